@@ -1,0 +1,1 @@
+"""The benchmark: Ottla beside Apache Kafka, same machine, same clients, one run. See docs/benchmarks.md."""
