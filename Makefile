@@ -1,0 +1,55 @@
+# Ottla: the commands of a developer's day. `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test check kcat test-slow slow-tools bench freeze wheel clean
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## make .venv with all a developer needs; .venv/bin/ottla runs after it
+
+$(STAMP): pyproject.toml constraints.txt scripts/make-venv
+	@scripts/make-venv $(VENV)
+	@touch $@
+
+demo: install  ## start a broker, create a topic, produce and consume with a real client
+	@$(BIN)/python scripts/demo.py
+
+test: check kcat  ## the gates and all tests but the slow ones, in parallel
+	$(BIN)/pytest -n auto -m "not slow"
+
+check: install  ## lint, format, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# One of the clients under test is a program of the system, not of Python.
+kcat:
+	@scripts/need-kcat
+
+test-slow: install kcat slow-tools  ## the tests that need minutes, Java, Maven, Go or npm
+	$(BIN)/pytest -m slow
+
+slow-tools:
+	@scripts/slow-tools
+
+bench: install  ## Ottla beside Apache Kafka in one run, as a table of ratios
+	@$(BIN)/python -m bench
+
+freeze: install  ## write the versions now in .venv to constraints.txt
+	@{ sed '/^[^#]/,$$d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; } > constraints.new
+	@mv constraints.new constraints.txt
+
+wheel: install  ## build dist/ottla-*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:  ## remove .venv and everything that was built
+	rm -rf $(VENV) dist build .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
