@@ -33,10 +33,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-if __package__:
-    from .maven import PeerMissing, require, resolve
-else:  # run as a script: `python bench/peers/kafka.py ...`
-    from maven import PeerMissing, require, resolve
+if not __package__:  # run as a script: `python bench/peers/kafka.py ...`
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.peers.maven import PeerMissing, require, resolve
 
 VERSION = "4.3.1"
 HEAP = ["-Xms1G", "-Xmx1G"]
