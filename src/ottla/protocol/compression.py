@@ -76,7 +76,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
         compressor = cramjam.lz4.Compressor(
             level=0 if fast else level, content_checksum=False, block_linked=False
         )
-        compressor.compress(data)
+        compressor.compress(bytes(data))
         return bytes(compressor.finish())
     if codec == Codec.ZSTD:
         return bytes(
@@ -129,8 +129,8 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
 def _decompress_gzip_members(data: Buffer, position: int, first: bytes, max_size: int) -> bytes:
     """The rare case of several members.
 
-    Fed in small steps: zlib copies what is left of its input at the end of each member, which for a megabyte of
-    tiny members would be gigabytes if it were given all at once.
+    Fed in small steps: zlib copies what is left of its input at the end of each member, which for a megabyte
+    of tiny members would be gigabytes if it were given all at once.
     """
     out = bytearray(first)
     view = memoryview(data)

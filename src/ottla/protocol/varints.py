@@ -177,7 +177,7 @@ def check_records(body: bytes, count: int, require_keys: bool) -> tuple[int, int
     """Walk the records without building them; (smallest, largest) timestamp delta.
 
     Holds when `body` is exactly `count` records whose offset deltas are 0, 1, 2, ... and whose fields add up,
-    as a leader demands of a producer; with `require_keys` also that each has a key, as compacted topics demand.
+    as a leader demands of a producer; with `require_keys` also that each has a key, as compaction needs.
     """
     size = len(body)
     if count < 0 or count * SMALLEST_RECORD > size:
