@@ -1,0 +1,182 @@
+"""Where things lie in the registry, and how they are written there.
+
+The layout is the first Kafka's, a little flatter:
+
+    /cluster/id                    the cluster's id
+    /controller                    ephemeral: which broker is the controller
+    /controller_epoch              the controller's epoch, and the number of its last write
+    /brokers/ids/N                 ephemeral: host, port and rack of broker N
+    /brokers/topics/T              the topic's id and its number of partitions
+    /brokers/topics/T/P            one partition: replicas, ISR, leader, leader epoch, partition epoch
+    /config/topics/T, /config/brokers/N, /config/brokers/<default>, ...     dynamic configuration
+    /producer_ids                  the next producer id that was never handed out
+
+A topic exists when its node says it has partitions: creating a large topic or deleting one takes several
+commits, and the number in the topic's node is the one that counts. What a crash in between left over is not
+part of the image (`load_image` reports it as `leftovers`) and the next controller clears it away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from ottla.cluster.image import (
+    BROKER_CONFIG,
+    TOPIC_CONFIG,
+    BrokerNode,
+    ClusterImage,
+    ConfigResource,
+    PartitionState,
+    TopicImage,
+)
+from ottla.cluster.registry import Node, Registry
+from ottla.cluster.topic_ids import id_from_text, id_text
+
+CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+PRODUCER_IDS = "/producer_ids"
+
+_CONFIG_FOLDERS = {TOPIC_CONFIG: "topics", BROKER_CONFIG: "brokers", 16: "client-metrics", 32: "groups"}
+_CONFIG_TYPES = {folder: kind for kind, folder in _CONFIG_FOLDERS.items()}
+_EVERY_BROKER = "<default>"
+
+FOLDERS = (
+    "/cluster",
+    "/brokers",
+    BROKER_IDS,
+    TOPICS,
+    "/config",
+    *(f"/config/{folder}" for folder in _CONFIG_TYPES),
+)
+"""What must be there before anything else can be."""
+
+
+def to_bytes(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def from_bytes(data: bytes) -> Any:
+    return json.loads(data)
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_data(broker: BrokerNode) -> bytes:
+    return to_bytes({"host": broker.host, "port": broker.port, "rack": broker.rack})
+
+
+def broker_from(broker_id: int, node: Node) -> BrokerNode:
+    value = from_bytes(node.data)
+    return BrokerNode(broker_id, value["host"], value["port"], value["rack"], node.creation_id)
+
+
+def topic_path(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def topic_data(topic_id: bytes, partitions: int) -> bytes:
+    return to_bytes({"topic_id": id_text(topic_id), "partitions": partitions})
+
+
+def partition_path(topic: str, index: int) -> str:
+    return f"{TOPICS}/{topic}/{index}"
+
+
+def partition_data(state: PartitionState) -> bytes:
+    return to_bytes(
+        {
+            "replicas": state.replicas,
+            "isr": state.isr,
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "partition_epoch": state.partition_epoch,
+        }
+    )
+
+
+def partition_from(data: bytes) -> PartitionState:
+    value = from_bytes(data)
+    return PartitionState(
+        tuple(value["replicas"]),
+        tuple(value["isr"]),
+        value["leader"],
+        value["leader_epoch"],
+        value["partition_epoch"],
+    )
+
+
+def config_path(resource: ConfigResource) -> str:
+    """Names of topics and brokers are plain; those of other resources may hold anything, hence `quote`."""
+    kind, name = resource
+    return f"/config/{_CONFIG_FOLDERS[kind]}/{quote(name, safe='') or _EVERY_BROKER}"
+
+
+def _config_resource(folder: str, name: str) -> ConfigResource:
+    return _CONFIG_TYPES[folder], "" if name == _EVERY_BROKER else unquote(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    image: ClusterImage
+    leftovers: tuple[str, ...]
+    """Nodes of half-made or half-deleted topics, children first, in the order to delete them."""
+
+
+async def load_image(registry: Registry, *, version: int, controller_id: int) -> Loaded:
+    """The whole registry as an image, in one bulk read."""
+    return image_from(await registry.subtree("/"), version=version, controller_id=controller_id)
+
+
+def image_from(nodes: Mapping[str, Node], *, version: int, controller_id: int) -> Loaded:
+    cluster_id = ""
+    brokers: dict[int, BrokerNode] = {}
+    configs: dict[ConfigResource, Mapping[str, str]] = {}
+    declared: dict[str, tuple[bytes, int]] = {}
+    partitions: dict[str, dict[int, PartitionState]] = {}
+    # Most partitions of a cluster are in one of a few states, and states are immutable: share them.
+    states: dict[bytes, PartitionState] = {}
+    for path, node in nodes.items():
+        match path.split("/")[1:]:
+            case ["brokers", "topics", topic, index]:
+                state = states.get(node.data)
+                if state is None:
+                    state = states[node.data] = partition_from(node.data)
+                partitions.setdefault(topic, {})[int(index)] = state
+            case ["brokers", "topics", topic]:
+                value = from_bytes(node.data)
+                declared[topic] = (id_from_text(value["topic_id"]), value["partitions"])
+            case ["brokers", "ids", broker]:
+                brokers[int(broker)] = broker_from(int(broker), node)
+            case ["config", folder, name]:
+                configs[_config_resource(folder, name)] = from_bytes(node.data)
+            case ["cluster", "id"]:
+                cluster_id = from_bytes(node.data)["id"]
+    topics: dict[str, TopicImage] = {}
+    leftovers: list[str] = []
+    for topic, (topic_id, count) in declared.items():
+        found = partitions.get(topic, {})
+        leftovers += [partition_path(topic, index) for index in sorted(found) if index >= count]
+        if count:
+            topics[topic] = TopicImage(topic, topic_id, tuple(found[index] for index in range(count)))
+        else:
+            leftovers.append(topic_path(topic))
+            if configs.pop((TOPIC_CONFIG, topic), None) is not None:
+                leftovers.append(config_path((TOPIC_CONFIG, topic)))
+    image = ClusterImage.of(
+        version=version,
+        cluster_id=cluster_id,
+        controller_id=controller_id,
+        brokers=brokers,
+        topics=topics,
+        configs=configs,
+    )
+    return Loaded(image, tuple(leftovers))

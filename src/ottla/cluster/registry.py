@@ -1,0 +1,185 @@
+"""The registry: where a cluster keeps what must outlive its brokers, and where brokers agree.
+
+A registry is a small tree of nodes, as ZooKeeper made popular: a path holds some bytes, a version that
+grows with every change, and a creation id that grows over the whole registry, so that a node deleted and
+made again is told from the old one. This module is the port: the operations, the errors and the promises.
+`sqlite_registry` keeps it for all brokers of one machine; other back ends stand beside it and pass the same
+contract suite (`tests/contract`).
+
+The promises every back end keeps:
+
+- `commit` is all or nothing, and is durable when it returns. It raises `Ambiguous` when the outcome is not
+  known (the connection broke after sending): the caller resolves that by reading, never by guessing.
+- A registry object is one session. Nodes created ephemeral belong to it and vanish when it ends, expires,
+  or its process dies. After that every call raises `SessionLost` until `renew` begins a new session.
+- A watch fires once, after the node or the set of its children changed. It may also fire for nothing (a
+  lost connection makes everything dirty), so whoever is woken reads again. Register, then read.
+- Nodes are small (at most `MAX_NODE_BYTES`) and commits are bounded (`MAX_COMMIT_OPERATIONS`): ask for
+  many things in few commits, but not for everything in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+ANY_VERSION = -1
+"""Given as a version: do not compare."""
+
+MAX_NODE_BYTES = 1 << 19
+"""Half of what ZooKeeper accepts in one packet, so that a node always fits beside its path."""
+
+MAX_COMMIT_OPERATIONS = 1_000
+"""With small nodes this stays far below ZooKeeper's packet limit and keeps any back end's lock short."""
+
+
+class RegistryError(Exception):
+    """Anything a registry call can raise."""
+
+
+class NodeError(RegistryError):
+    """An operation that the state of one node forbids; nothing of its commit happened."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class NoNode(NodeError):
+    """The node (or the parent of a node to be created) does not exist."""
+
+
+class NodeExists(NodeError):
+    """There is already a node at this path."""
+
+
+class BadVersion(NodeError):
+    """The node's version is not the expected one: somebody else wrote it."""
+
+
+class NotEmpty(NodeError):
+    """A node with children cannot be deleted."""
+
+
+class SessionLost(RegistryError):
+    """This session has ended; its ephemeral nodes are gone. Nothing of the commit happened."""
+
+
+class Ambiguous(RegistryError):
+    """The commit may or may not have happened. Read to find out."""
+
+
+class Unavailable(RegistryError):
+    """The registry could not be reached or written; nothing happened. Trying again may work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    version: int
+    creation_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    data: bytes
+    version: int
+    creation_id: int
+    owner: int = 0
+    """The session that holds this node if it is ephemeral, else 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Changes nothing; the commit fails unless the node has this version."""
+
+    path: str
+    version: int
+
+
+Operation = Create | Set | Delete | Check
+
+
+class Registry(Protocol):
+    """One session with a registry. All calls belong to one event loop."""
+
+    @property
+    def session_id(self) -> int: ...
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when this session is found to be lost; a fresh event after `renew`."""
+        ...
+
+    async def open(self) -> None:
+        """Connects and begins a session."""
+        ...
+
+    async def renew(self) -> int:
+        """Begins a new session if the present one is lost; returns the id of the session that now holds."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the session (its ephemeral nodes vanish at once) and disconnects."""
+        ...
+
+    async def commit(self, operations: Sequence[Operation]) -> list[Stat | None]:
+        """Applies all operations in order, or none. A `Stat` for each `Create` and `Set`, else None."""
+        ...
+
+    async def get(self, path: str) -> Node:
+        """The node, or `NoNode`."""
+        ...
+
+    async def find(self, path: str) -> Node | None:
+        """The node, or None."""
+        ...
+
+    async def exists(self, path: str) -> bool: ...
+
+    async def children(self, path: str) -> list[str]:
+        """The names (not paths) of the node's children, sorted; `NoNode` if the node is not there."""
+        ...
+
+    async def subtree(self, path: str) -> Mapping[str, Node]:
+        """Every node below `path` (not itself) by full path, sorted, in one read; empty if there is none."""
+        ...
+
+    async def watch(self, path: str) -> asyncio.Future[None]:
+        """A future done after the node is created, changed or deleted, or gains or loses a child.
+
+        The node need not exist. Cancel the future when it is no longer wanted.
+        """
+        ...
+
+
+def check_path(path: str) -> str:
+    """Refuses what is not a path: a programming error, hence `ValueError`."""
+    if not path.startswith("/") or (path.endswith("/") and path != "/") or "//" in path or "\0" in path:
+        raise ValueError(f"not a registry path: {path!r}")
+    return path
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"

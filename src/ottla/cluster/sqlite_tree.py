@@ -1,0 +1,296 @@
+"""The registry's tree as two SQLite tables: nodes and sessions.
+
+Synchronous and single-threaded: `SqliteTree` owns one connection and is called on one thread, the store's
+(`sqlite_registry`). Every change is one `BEGIN IMMEDIATE` transaction, so that several processes on one
+machine may share the file: whoever holds the write lock sees everything committed before.
+
+Durability: the file is in WAL mode; `commit` runs with `synchronous=FULL`, which syncs the WAL before it
+returns, so a committed node survives power loss. Heartbeats and session rows need not survive it (a session
+does not), so they are written with `synchronous=NORMAL`, which does not sync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ottla.cluster.registry import (
+    ANY_VERSION,
+    MAX_COMMIT_OPERATIONS,
+    MAX_NODE_BYTES,
+    Ambiguous,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SessionLost,
+    Set,
+    Stat,
+    Unavailable,
+    check_path,
+    parent_of,
+)
+from ottla.cluster.session_locks import SessionLocks
+
+_SCHEMA = (
+    # `created` is the number of the transaction that made the node; `owner` the session of an ephemeral one.
+    """CREATE TABLE nodes (
+        path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,
+        version INTEGER NOT NULL, created INTEGER NOT NULL, owner INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE INDEX nodes_by_parent ON nodes (parent, created)",
+    "CREATE INDEX nodes_by_owner ON nodes (owner) WHERE owner != 0",
+    "CREATE TABLE sessions (id INTEGER PRIMARY KEY, beats INTEGER NOT NULL)",
+    "CREATE TABLE transactions (last INTEGER NOT NULL)",
+    "INSERT INTO transactions VALUES (0)",
+    "PRAGMA user_version = 1",
+)
+
+_BUSY_SECONDS = 10.0
+"""How long to wait for another process's transaction; each lasts milliseconds."""
+
+Signature = tuple[int, int, int, int]
+
+
+class SqliteTree:
+    def __init__(self, path: Path | None, *, durable: bool) -> None:
+        """Opens the file, making it if need be; None keeps the tree in memory."""
+        self._durable = durable and path is not None
+        self._locks = SessionLocks(path.with_name(path.name + ".sessions")) if path else None
+        self._connection = sqlite3.connect(
+            str(path) if path else ":memory:", timeout=_BUSY_SECONDS, isolation_level=None
+        )
+        try:
+            self._execute("PRAGMA synchronous = NORMAL")
+            if path:
+                self._execute("PRAGMA journal_mode = WAL")
+            self._make_schema()
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise Unavailable(f"cannot open the registry at {path}: {error}") from error
+        self._data_version = self._read_data_version()
+
+    def close(self) -> None:
+        self._connection.close()
+        if self._locks:
+            self._locks.close()
+
+    # Changes
+
+    def commit(self, operations: Sequence[Operation], session: int) -> list[Stat | None]:
+        if len(operations) > MAX_COMMIT_OPERATIONS:
+            raise ValueError(f"{len(operations)} operations in one commit, at most {MAX_COMMIT_OPERATIONS}")
+        with self._transaction(sync=self._durable):
+            if not self._session_exists(session):
+                raise SessionLost(f"session {session} has expired")
+            transaction = self._next_transaction()
+            return [self._apply(operation, transaction, session) for operation in operations]
+
+    def _apply(self, operation: Operation, transaction: int, session: int) -> Stat | None:
+        path = check_path(operation.path)
+        match operation:
+            case Create(data=data, ephemeral=ephemeral):
+                return self._create(path, data, transaction, session if ephemeral else 0)
+            case Set(data=data, version=version):
+                row = self._expect(path, version)
+                self._check_size(path, data)
+                self._execute("UPDATE nodes SET data = ?, version = version + 1 WHERE path = ?", (data, path))
+                return Stat(row[0] + 1, row[1])
+            case Delete(version=version):
+                self._expect(path, version)
+                if self._one("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (path,)):
+                    raise NotEmpty(path)
+                self._execute("DELETE FROM nodes WHERE path = ?", (path,))
+                return None
+            case Check(version=version):
+                self._expect(path, version)
+                return None
+
+    def _create(self, path: str, data: bytes, transaction: int, owner: int) -> Stat:
+        self._check_size(path, data)
+        parent = parent_of(path)
+        if parent != "/":
+            row = self._one("SELECT owner FROM nodes WHERE path = ?", (parent,))
+            if row is None:
+                raise NoNode(parent)
+            if row[0]:
+                raise ValueError(f"{parent} is ephemeral and cannot have children")
+        try:
+            self._execute(
+                "INSERT INTO nodes VALUES (?, ?, ?, 0, ?, ?)", (path, parent, data, transaction, owner)
+            )
+        except sqlite3.IntegrityError:
+            raise NodeExists(path) from None
+        return Stat(0, transaction)
+
+    def _expect(self, path: str, version: int) -> tuple[int, int]:
+        row: tuple[int, int] | None = self._one("SELECT version, created FROM nodes WHERE path = ?", (path,))
+        if row is None:
+            raise NoNode(path)
+        if version not in (ANY_VERSION, row[0]):
+            raise BadVersion(path)
+        return row
+
+    @staticmethod
+    def _check_size(path: str, data: bytes) -> None:
+        if len(data) > MAX_NODE_BYTES:
+            raise ValueError(f"{path} would hold {len(data)} bytes, at most {MAX_NODE_BYTES}")
+
+    # Reads
+
+    def get(self, path: str) -> Node | None:
+        row = self._one("SELECT data, version, created, owner FROM nodes WHERE path = ?", (check_path(path),))
+        return Node(*row) if row else None
+
+    def children(self, path: str) -> list[str]:
+        if path != "/" and self.get(path) is None:
+            raise NoNode(path)
+        start = len(path) + (path != "/")
+        rows = self._execute("SELECT path FROM nodes WHERE parent = ? ORDER BY path", (check_path(path),))
+        return [row[0][start:] for row in rows]
+
+    def subtree(self, path: str) -> dict[str, Node]:
+        start = check_path(path).rstrip("/") + "/"
+        rows = self._execute(
+            # "0" is the character after "/": the range holds exactly what starts with the path and a slash.
+            "SELECT path, data, version, created, owner FROM nodes WHERE path > ? AND path < ? ORDER BY path",
+            (start, start[:-1] + "0"),
+        )
+        return {row[0]: Node(row[1], row[2], row[3], row[4]) for row in rows}
+
+    def signature(self, path: str) -> Signature:
+        """What a watch compares: it differs whenever the node or the set of its children changed.
+
+        Creation numbers only grow, so a child made raises their maximum, and children only deleted lower
+        their count: the two together tell any two sets apart.
+        """
+        node = self._one("SELECT created, version FROM nodes WHERE path = ?", (path,)) or (0, 0)
+        children = self._one("SELECT count(*), max(created) FROM nodes WHERE parent = ?", (path,))
+        return (*node, children[0], children[1] or 0)
+
+    def changed_by_others(self) -> bool:
+        """Whether another connection has committed since the last time this was asked."""
+        version = self._read_data_version()
+        changed = version != self._data_version
+        self._data_version = version
+        return changed
+
+    # Sessions
+
+    def begin_session(self) -> int:
+        """A new session; dead ones are cleared away first, so that a restarted broker waits for nobody."""
+        session = 0
+        dead = []
+        try:
+            with self._transaction(sync=False):
+                dead = [other for other in self.sessions() if self.is_dead(other)]
+                for other in dead:
+                    self._remove_session(other)
+                session = self._next_transaction()
+                self._execute("INSERT INTO sessions VALUES (?, 0)", (session,))
+                if self._locks:
+                    self._locks.hold(session)
+        except BaseException:
+            if self._locks and session:
+                self._locks.forget(session)
+            raise
+        if self._locks:
+            for other in dead:
+                self._locks.forget(other)
+        return session
+
+    def beat(self, session: int) -> None:
+        with self._transaction(sync=False):
+            self._execute("UPDATE sessions SET beats = beats + 1 WHERE id = ?", (session,))
+            if not self._session_exists(session):
+                raise SessionLost(f"session {session} has expired")
+
+    def sessions(self) -> dict[int, int]:
+        """Every session, with the number of its heartbeats."""
+        return dict(self._execute("SELECT id, beats FROM sessions").fetchall())
+
+    def is_dead(self, session: int) -> bool:
+        return self._locks is not None and self._locks.is_dead(session)
+
+    def end_session(self, session: int, beats: int | None = None) -> bool:
+        """Removes the session and its ephemeral nodes; with `beats`, only if it has not beaten since."""
+        with self._transaction(sync=False):
+            row = self._one("SELECT beats FROM sessions WHERE id = ?", (session,))
+            if row is None or beats not in (None, row[0]):
+                return False
+            self._remove_session(session)
+        if self._locks:
+            self._locks.forget(session)
+        return True
+
+    def release_lock(self, session: int) -> None:
+        if self._locks:
+            self._locks.release(session)
+
+    def _remove_session(self, session: int) -> None:
+        self._next_transaction()
+        self._execute("DELETE FROM nodes WHERE owner = ?", (session,))
+        self._execute("DELETE FROM sessions WHERE id = ?", (session,))
+
+    def _session_exists(self, session: int) -> bool:
+        return self._one("SELECT 1 FROM sessions WHERE id = ?", (session,)) is not None
+
+    # SQL
+
+    def _make_schema(self) -> None:
+        if self._one("PRAGMA user_version")[0] == 1:
+            return
+        with self._transaction(sync=False):
+            if self._one("PRAGMA user_version")[0] == 0:  # unless another process was faster
+                for statement in _SCHEMA:
+                    self._execute(statement)
+
+    def _next_transaction(self) -> int:
+        return int(self._one("UPDATE transactions SET last = last + 1 RETURNING last")[0])
+
+    def _read_data_version(self) -> int:
+        return int(self._one("PRAGMA data_version")[0])
+
+    @contextlib.contextmanager
+    def _transaction(self, *, sync: bool) -> Iterator[None]:
+        try:
+            self._execute("PRAGMA synchronous = FULL" if sync else "PRAGMA synchronous = NORMAL")
+            self._execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise Unavailable(str(error)) from error
+        try:
+            yield
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                raise Unavailable(str(error)) from error
+            raise
+        try:
+            self._execute("COMMIT")
+        except sqlite3.Error as error:
+            still_open = self._connection.in_transaction
+            self._roll_back()
+            if still_open:
+                raise Unavailable(str(error)) from error
+            # The transaction ended in an error of the disk: its frames may or may not be in the file.
+            raise Ambiguous(str(error)) from error
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._execute("ROLLBACK")
+
+    def _execute(self, sql: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
+        return self._connection.execute(sql, parameters)
+
+    def _one(self, sql: str, parameters: Sequence[object] = ()) -> Any:
+        """The first row or None. All rows are fetched: a statement left open would hold up the commit."""
+        rows = self._execute(sql, parameters).fetchall()
+        return rows[0] if rows else None
