@@ -175,7 +175,9 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         position += 4
         if not 0 < size <= end - position:
             raise CompressionError(f"snappy: a block of {size} bytes where {end - position} are left")
-        out += _decompress_raw_snappy(view[position : position + size], max_size - len(out))
+        out += _decompress_raw_snappy(view[position : position + size], max_size)
+        if len(out) > max_size:
+            raise _too_large(max_size)
         position += size
     return bytes(out)
 
