@@ -1,0 +1,171 @@
+"""A partition on this broker: its log, its place among the replicas, and those who wait for it.
+
+The shell around `ReplicaState`: it appends to and reads from the log, tells the state what happened, and wakes
+the waiting room when the high watermark moves. Produce and fetch handlers talk to this object and to nothing
+below it.
+
+When a topic asks for fsync before the answer (`flush.messages`), an append that makes a flush due does not
+count until a thread has flushed it: `local_end` stands still meanwhile, so neither the high watermark nor an
+acks=1 answer can run ahead of the disk. Appends that arrive during a flush share the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+from asyncio import Future
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.replica_state import ReplicaState
+from ottla.replication.waiting_room import WaitingRoom
+from ottla.storage.log import AppendInfo, FileSlice, Log
+
+logger = logging.getLogger("ottla.partition")
+
+RunInThread = Callable[[Callable[[], None]], "Future[None]"]
+
+
+class PartitionRead(NamedTuple):
+    """What a fetch learns: a slice of a file, not bytes, and where the partition stands."""
+
+    records: FileSlice | None
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+class Partition:
+    __slots__ = (
+        "_flushing",
+        "_in_thread",
+        "_room",
+        "index",
+        "log",
+        "min_insync_replicas",
+        "state",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        topic_id: bytes,
+        log: Log,
+        state: ReplicaState,
+        room: WaitingRoom,
+        in_thread: RunInThread,
+        min_insync_replicas: int = 1,
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.topic_id = topic_id
+        self.log = log
+        self.state = state
+        self.min_insync_replicas = min_insync_replicas
+        self._room = room
+        self._in_thread = in_thread
+        self._flushing = False
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.topic}-{self.index} epoch {self.state.leader_epoch}>"
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.state.leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        return self.state.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset(self.state.high_watermark)
+
+    # -- leading ------------------------------------------------------------------------------------------
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuse a client whose view of the leader is older or newer than ours (KIP-320)."""
+        if current_leader_epoch < 0 or current_leader_epoch == self.state.leader_epoch:
+            return
+        if current_leader_epoch < self.state.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def check_in_sync(self, after_append: bool = False) -> None:
+        """acks=all is refused while fewer replicas are in sync than the topic demands."""
+        state = self.state
+        if len(state.isr) < min(self.min_insync_replicas, len(state.replicas)):
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if after_append else ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.topic}-{self.index} has {len(state.isr)} replicas in sync and needs "
+                f"{self.min_insync_replicas} (min.insync.replicas)",
+            )
+
+    def append(self, records: memoryview) -> AppendInfo:
+        """Write a producer's batches, stamped with offset and epoch, to the log. ApiError when refused."""
+        info = self.log.append(records, self.state.leader_epoch)
+        if not info.duplicate:
+            self._count()
+        return info
+
+    def acknowledged(self, end_offset: int, all_replicas: bool) -> bool:
+        """True when records before `end_offset` may be answered for. ApiError when they never will be."""
+        if self.log.failure is not None:
+            raise self.log.failure
+        reached = self.state.high_watermark if all_replicas else self.state.local_end
+        return reached >= end_offset
+
+    def _count(self) -> None:
+        """Let what was appended count for the high watermark, after a flush where one is due."""
+        if self._flushing:
+            return
+        if self.log.flush_due():
+            self._flushing = True
+            self._in_thread(self.log.flush).add_done_callback(self._flushed)
+        elif self.state.appended(self.log.end_offset):
+            self._room.notify(self)
+
+    def _flushed(self, outcome: Future[None]) -> None:
+        self._flushing = False
+        if outcome.cancelled():
+            return
+        if error := outcome.exception():
+            # What fsync could not write is gone from the kernel's memory too: nothing here can be promised.
+            logger.error("%s-%d goes offline: fsync failed: %s", self.topic, self.index, error)
+            self.log.failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"fsync failed: {error}")
+            self._room.notify(self)
+            return
+        if self.state.appended(self.log.recovery_point):
+            self._room.notify(self)
+        self._count()
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, committed_only: bool, at_least_one: bool) -> PartitionRead:
+        """What a consumer may see from `offset` on: below the high watermark, or the last stable offset."""
+        log = self.log
+        high_watermark = self.state.high_watermark
+        stable = log.last_stable_offset(high_watermark)
+        limit = stable if committed_only else high_watermark
+        if not log.log_start_offset <= offset <= log.end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside of {self.topic}-{self.index}, "
+                f"which holds {log.log_start_offset} to {log.end_offset}",
+            )
+        records = log.read(offset, max_bytes, limit, at_least_one) if offset < limit else None
+        return PartitionRead(records, high_watermark, stable, log.log_start_offset)
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log start up; -1 stands for the high watermark. Returns the new log start."""
+        target = self.state.high_watermark if offset == -1 else offset
+        if not 0 <= target <= self.state.high_watermark:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {target} is above the high watermark {self.state.high_watermark}",
+            )
+        self.log.delete_records_before(target)
+        return self.log.log_start_offset

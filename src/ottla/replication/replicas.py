@@ -1,0 +1,178 @@
+"""All partitions that live on this broker, found by name or by topic id.
+
+The cluster image says which replicas belong here; `follow` makes it so: new ones get a log, assignments reach
+their replicas, and what is no longer here goes. Whoever wants a partition asks here and gets it, or the error
+that the protocol has for the reason why not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.partition import Partition, RunInThread
+from ottla.replication.replica_state import ReplicaState
+from ottla.replication.waiting_room import WaitingRoom
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_directory import LogDirectory
+
+logger = logging.getLogger("ottla.replicas")
+
+
+class Assignment(Protocol):
+    """What a replica must know of a partition; the cluster image has it."""
+
+    @property
+    def leader(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def replicas(self) -> tuple[int, ...]: ...
+    @property
+    def isr(self) -> tuple[int, ...]: ...
+    @property
+    def partition_epoch(self) -> int: ...
+
+
+class TopicPlan(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def partitions(self) -> tuple[Assignment, ...]: ...
+
+
+class Replicas:
+    def __init__(
+        self, local_id: int, directory: LogDirectory, room: WaitingRoom, in_thread: RunInThread
+    ) -> None:
+        self._local_id = local_id
+        self._directory = directory
+        self._room = room
+        self._in_thread = in_thread
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._known: dict[str, TopicPlan] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    # -- look-ups -----------------------------------------------------------------------------------------
+
+    def get(self, topic: str, index: int) -> Partition:
+        """The replica held here, led by whomever."""
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            plan = self._known.get(topic)
+            if plan is None or not 0 <= index < len(plan.partitions):
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if self._local_id in plan.partitions[index].replicas:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {topic}-{index} is not available")
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.log.failure is not None:
+            raise partition.log.failure
+        return partition
+
+    def leader(self, topic: str, index: int, current_leader_epoch: int = -1) -> Partition:
+        """The replica held here if this broker leads it in the epoch the client knows."""
+        partition = self.get(topic, index)
+        if current_leader_epoch >= 0:
+            partition.check_epoch(current_leader_epoch)
+        if not partition.state.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    # -- following the cluster image ----------------------------------------------------------------------
+
+    def prepare(self, topics: Iterable[TopicPlan], config_of: Callable[[str], LogConfig]) -> None:
+        """Make the logs that `topics` need here. Blocking disk work: runs in a thread, changes no partition."""
+        for topic in topics:
+            for index, assignment in enumerate(topic.partitions):
+                if self._local_id not in assignment.replicas:
+                    continue
+                log = self._directory.logs.get((topic.name, index))
+                if log is not None and log.topic_id != topic.id:
+                    self._directory.delete(topic.name, index)
+                    log = None
+                if log is None:
+                    try:
+                        self._directory.create(topic.name, index, topic.id, config_of(topic.name))
+                    except OSError as error:
+                        logger.error("cannot make the log of %s-%d: %s", topic.name, index, error)
+
+    def adopt(self, topics: Iterable[TopicPlan], config_of: Callable[[str], LogConfig]) -> None:
+        """Take the topics as the image has them now; their logs have been prepared."""
+        for topic in topics:
+            known = self._known.get(topic.name)
+            if known is not None and known.id != topic.id:
+                self._forget(topic.name)
+            self._known[topic.name] = topic
+            for index, assignment in enumerate(topic.partitions):
+                if self._local_id in assignment.replicas:
+                    self._assign(topic, index, assignment)
+            self.configure(topic.name, config_of(topic.name))
+
+    def drop(self, names: Iterable[str]) -> None:
+        """These topics are gone: wake who waits for them and delete their logs."""
+        for name in names:
+            self._forget(name)
+            for key in [key for key in self._directory.logs if key[0] == name]:
+                self._directory.delete(*key)
+
+    def drop_strays(self, topics: Mapping[str, TopicPlan]) -> list[str]:
+        """Delete logs that no topic claims: their topic was deleted while this broker was down."""
+        strays = []
+        for (name, index), log in list(self._directory.logs.items()):
+            topic = topics.get(name)
+            if topic is None or topic.id != log.topic_id or index >= len(topic.partitions):
+                self._directory.delete(name, index)
+                strays.append(f"{name}-{index}")
+        return strays
+
+    def configure(self, topic: str, config: LogConfig) -> None:
+        """Let a topic's settings take effect at once."""
+        for index in range(len(self._known[topic].partitions)):
+            partition = self._partitions.get((topic, index))
+            if partition is not None:
+                partition.log.configure(config)
+                partition.min_insync_replicas = config.min_insync_replicas
+
+    def _assign(self, topic: TopicPlan, index: int, assignment: Assignment) -> None:
+        partition = self._partitions.get((topic.name, index))
+        if partition is None:
+            log = self._directory.logs.get((topic.name, index))
+            if log is None:
+                return
+            partition = Partition(
+                topic.name, index, topic.id, log, self._first_state(log), self._room, self._in_thread
+            )
+            self._partitions[topic.name, index] = partition
+        new_reign = partition.state.assign(
+            assignment.leader,
+            assignment.leader_epoch,
+            assignment.replicas,
+            assignment.isr,
+            assignment.partition_epoch,
+        )
+        if new_reign and partition.log.failure is None:
+            partition.log.leader_epochs.assign(assignment.leader_epoch, partition.log.end_offset)
+        self._room.notify(partition)
+
+    def _first_state(self, log: Log) -> ReplicaState:
+        known = self._directory.high_watermarks.get((log.topic, log.partition), log.log_start_offset)
+        return ReplicaState(self._local_id, log.end_offset, max(known, log.log_start_offset))
+
+    def _forget(self, name: str) -> None:
+        topic = self._known.pop(name, None)
+        if topic is None:
+            return
+        for index in range(len(topic.partitions)):
+            partition = self._partitions.pop((name, index), None)
+            if partition is not None:
+                self._room.notify(partition)

@@ -1,0 +1,116 @@
+"""The waiting room: requests that cannot be answered yet wait here for offsets to arrive.
+
+A produce with acks=all waits for the high watermark to pass its records, a long-poll fetch for enough bytes,
+a DeleteRecords for every replica's log start. Each enters under the keys (partitions) that could make it
+ready, with a deadline, and leaves exactly once: ready, or expired.
+
+The append itself wakes those who wait, never a timer that looks around. Waking is put off to the next turn of
+the event loop, so that the producer's answer goes out first and a burst of appends wakes a reader once.
+Time and turns are handed in, which lets a simulation drive the room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Turns(Protocol):
+    """What the room needs of an event loop."""
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> object: ...
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer: ...
+
+
+class Wait:
+    """One request in the room. `done(expired)` is called once, unless it is cancelled before."""
+
+    __slots__ = ("_done", "_keys", "_ready", "_room", "_timer")
+
+    def __init__(
+        self,
+        room: WaitingRoom,
+        keys: tuple[Hashable, ...],
+        ready: Callable[[], bool],
+        done: Callable[[bool], None],
+    ) -> None:
+        self._room = room
+        self._keys = keys
+        self._ready = ready
+        self._done = done
+        self._timer: Timer | None = None
+
+    def cancel(self) -> None:
+        """Leave without being called: the client is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._room._remove(self)
+
+    def _leave(self, expired: bool) -> None:
+        self.cancel()
+        self._done(expired)
+
+    def _check(self) -> None:
+        if self._ready():
+            self._leave(expired=False)
+
+
+class WaitingRoom:
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        # Insertion order is kept, so that among those who wait for one partition the first comes first.
+        self._waits: dict[Hashable, dict[Wait, None]] = {}
+        self._woken: dict[Hashable, None] = {}
+
+    def __len__(self) -> int:
+        return len({wait for waits in self._waits.values() for wait in waits})
+
+    def enter(
+        self,
+        keys: Iterable[Hashable],
+        ready: Callable[[], bool],
+        done: Callable[[bool], None],
+        timeout: float,
+    ) -> Wait:
+        """Wait until `ready()` holds, asked whenever one of `keys` is notified, or `timeout` seconds pass.
+
+        The caller has found the request not ready in this same turn, so nothing can be missed in between.
+        """
+        wait = Wait(self, tuple(keys), ready, done)
+        for key in wait._keys:
+            self._waits.setdefault(key, {})[wait] = None
+        wait._timer = self._turns.call_later(timeout, wait._leave, True)
+        return wait
+
+    def notify(self, key: Hashable) -> None:
+        """Something about `key` changed. Costs one look-up when nobody waits for it."""
+        if key in self._waits:
+            if not self._woken:
+                self._turns.call_soon(self._wake)
+            self._woken[key] = None
+
+    def expire_all(self) -> None:
+        """Answer everybody now, as if their time were over: the broker is stopping."""
+        while self._waits:
+            for wait in list(next(iter(self._waits.values()))):
+                wait._leave(expired=True)
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken, {}
+        for key in woken:
+            for wait in list(self._waits.get(key, ())):
+                wait._check()
+
+    def _remove(self, wait: Wait) -> None:
+        for key in wait._keys:
+            waits = self._waits.get(key)
+            if waits is not None:
+                waits.pop(wait, None)
+                if not waits:
+                    del self._waits[key]

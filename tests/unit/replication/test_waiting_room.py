@@ -1,0 +1,112 @@
+"""Who waits for offsets leaves once, in time, and only when something happened."""
+
+from collections.abc import Callable
+
+from ottla.replication.waiting_room import WaitingRoom
+
+
+class Turns:
+    """An event loop by hand."""
+
+    def __init__(self) -> None:
+        self.soon: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self.timers: list[tuple[float, Callable[..., object], tuple[object, ...], list[bool]]] = []
+        self.now = 0.0
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> None:
+        self.soon.append((callback, args))
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> "Timer":
+        cancelled: list[bool] = []
+        self.timers.append((self.now + delay, callback, args, cancelled))
+        return Timer(cancelled)
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback, args in soon:
+            callback(*args)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        for _, callback, args, cancelled in due:
+            if not cancelled:
+                callback(*args)
+
+
+class Timer:
+    def __init__(self, cancelled: list[bool]) -> None:
+        self._cancelled = cancelled
+
+    def cancel(self) -> None:
+        self._cancelled.append(True)
+
+
+def test_a_wait_ends_when_a_notified_key_makes_it_ready() -> None:
+    turns, done, level = Turns(), [], 0
+    room = WaitingRoom(turns)
+    room.enter(["a", "b"], lambda: level >= 2, done.append, timeout=1)
+    level = 1
+    room.notify("a")
+    turns.turn()
+    assert done == []
+    level = 2
+    room.notify("b")
+    assert done == [], "waking is put off to the next turn"
+    turns.turn()
+    assert done == [False]
+    turns.advance(5)
+    assert done == [False]
+    assert len(room) == 0
+
+
+def test_a_wait_expires_at_its_deadline() -> None:
+    turns, done = Turns(), []
+    room = WaitingRoom(turns)
+    room.enter(["a"], lambda: False, done.append, timeout=1)
+    turns.advance(0.9)
+    assert done == []
+    turns.advance(0.2)
+    assert done == [True]
+    room.notify("a")
+    turns.turn()
+    assert done == [True]
+
+
+def test_a_burst_of_notices_asks_once() -> None:
+    turns, asked = Turns(), []
+    room = WaitingRoom(turns)
+    room.enter(["a"], lambda: bool(asked.append(1)), lambda expired: None, timeout=1)
+    for _ in range(10):
+        room.notify("a")
+    turns.turn()
+    assert len(asked) == 1
+
+
+def test_a_notice_for_nobody_costs_no_turn() -> None:
+    turns = Turns()
+    WaitingRoom(turns).notify("a")
+    assert turns.soon == []
+
+
+def test_who_cancels_is_never_called() -> None:
+    turns, done = Turns(), []
+    room = WaitingRoom(turns)
+    wait = room.enter(["a"], lambda: True, done.append, timeout=1)
+    room.notify("a")
+    wait.cancel()
+    turns.turn()
+    turns.advance(2)
+    assert done == []
+    assert len(room) == 0
+
+
+def test_when_the_broker_stops_everybody_is_answered() -> None:
+    turns, done = Turns(), []
+    room = WaitingRoom(turns)
+    for key in "abc":
+        room.enter([key, "shared"], lambda: False, done.append, timeout=9)
+    room.expire_all()
+    assert done == [True] * 3
+    assert len(room) == 0
