@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""`make bench`: Ottla and Apache Kafka side by side in one run, as a table with ratios, budgets and verdicts.
+
+    python -m bench [--quick] [--only NAME]... [--json FILE] [--without-kafka | --calibrate] [--data DIR]
+
+The whole run takes about eight minutes, `--quick` about two. `--calibrate` puts Kafka on both sides: every
+ratio should then be 1, and how far it is from 1 is what this machine's noise is worth today. Exit code 1 when
+a budget is missed, 2 when something could not be measured. docs/benchmarks.md says what the lines mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+if not __package__:  # run as a script: `python bench/run.py`
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.measure import BULKS, Bench
+from bench.peers.kafka import VERSION, classpath
+from bench.peers.maven import PeerMissing
+from bench.sides import Side, kafka_side, ottla_command, ottla_side
+from bench.table import Line, lines, render
+
+Start = Callable[[Path], AbstractContextManager[Side]]
+
+MEASURES = ["start-up", "idle", *(f"bulk-{b.name}" for b in BULKS), "single", "end-to-end"]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="less data and fewer rounds")
+    parser.add_argument("--only", action="append", choices=MEASURES, metavar="NAME", help=", ".join(MEASURES))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round there")
+    parser.add_argument("--data", type=Path, help="a folder on the disk to use (default: a temporary one)")
+    sides = parser.add_mutually_exclusive_group()
+    sides.add_argument("--without-kafka", action="store_true", help="only Ottla: figures, but no ratios")
+    sides.add_argument("--calibrate", action="store_true", help="Kafka on both sides: how noisy is it here?")
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def _start_up(starts: dict[str, Start], folder: Path, times: int) -> dict[str, list[float]]:
+    """Seconds from the command until ApiVersions is answered, each time in a fresh data folder."""
+    seconds: dict[str, list[float]] = {name: [] for name in starts}
+    for attempt in range(times + 1):
+        for name, start in starts.items():
+            data = folder / f"{name}-start-{attempt}"
+            with start(data) as side:
+                if attempt:  # the first one reads programs and libraries from the disk
+                    seconds[name].append(side.start_seconds)
+            shutil.rmtree(data)
+    return seconds
+
+
+def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line], tuple[str, str]]:
+    ours, theirs = "Ottla", f"Kafka {VERSION}"
+    starts: dict[str, Start] = {}
+    if arguments.calibrate:
+        ours, theirs = "Kafka A", "Kafka B"
+        starts[ours] = lambda data: kafka_side(data, ours)
+    else:
+        ottla_command()
+        starts[ours] = ottla_side
+    if not arguments.without_kafka:
+        classpath()
+        starts[theirs] = lambda data: kafka_side(data, theirs)
+    wanted = set(arguments.only or MEASURES)
+    quick = arguments.quick
+    with ExitStack() as running:
+        seconds: dict[str, list[float]] = {}
+        if "start-up" in wanted:
+            _say("start-up")
+            seconds = _start_up(starts, folder, 2 if quick else 3)
+        sides = [running.enter_context(start(folder / name)) for name, start in starts.items()]
+        bench = Bench(sides, folder, rounds=2 if quick else 3, scale=0.25 if quick else 1.0)
+        for name, values in seconds.items():
+            bench.results.setdefault(name, {})["start-up"] = values
+        if "idle" in wanted:
+            _say("idle")
+            bench.idle(settle=3 if quick else 8, seconds=4 if quick else 10)
+        for bulk in BULKS:
+            if f"bulk-{bulk.name}" in wanted:
+                _say(f"produce and consume, {bulk.title}")
+                bench.bulk(bulk)
+        if "single" in wanted:
+            _say("single-record requests")
+            bench.single()
+        if "end-to-end" in wanted:
+            _say("end to end")
+            bench.end_to_end()
+        if any(name.startswith("bulk-") for name in wanted):
+            bench.loaded_memory()
+    return bench, lines(bench.figure, ours, theirs), (ours, theirs)
+
+
+def _conditions(bench: Bench, seconds: float, quick: bool) -> str:
+    shares, steal = bench.noise.shares or [0.0], bench.noise.steal or [0.0]
+    return (
+        f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
+        f"{'quick' if quick else 'whole'} run of {seconds:.0f} s, median of {bench.rounds} rounds. "
+        f"While measuring, other programs and the kernel's own threads used {sum(shares) / len(shares):.2f} "
+        f"cores (at most {max(shares):.2f}) and the hypervisor took {sum(steal) / len(steal):.2f}."
+    )
+
+
+def main() -> int:
+    arguments = _arguments()
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix="ottla-bench-", dir=arguments.data, ignore_cleanup_errors=True
+        ) as folder:
+            bench, table, names = run(arguments, Path(folder))
+    except PeerMissing as missing:
+        _say(f"Apache Kafka cannot be measured here: {missing}")
+        _say("with --without-kafka Ottla is measured alone, and no ratio is judged")
+        return 2
+    except RuntimeError as problem:
+        _say(f"could not be measured: {problem}")
+        return 2
+    conditions = _conditions(bench, time.monotonic() - began, arguments.quick)
+    print(render(table, *names))
+    print()
+    print(conditions)
+    if arguments.json:
+        report = {
+            "conditions": conditions,
+            "lines": [line.as_json() for line in table],
+            "rounds": bench.results,
+            "noise": {"cores": bench.noise.shares, "steal": bench.noise.steal},
+        }
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    missed = [line for line in table if line.verdict == "FAIL"]
+    if arguments.calibrate or not missed:
+        return 0
+    print(f"{len(missed)} of {sum(1 for line in table if line.budget)} budgets missed.")
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
