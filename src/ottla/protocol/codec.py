@@ -1,0 +1,106 @@
+"""Bytes to messages and back: the four functions everybody else calls.
+
+`decode` and `encode` look up the code that `compiler.py` makes for a message and version, which happens once,
+on first use, in about a millisecond. Decoding knows one failure, `Malformed`, whatever the bytes are.
+Encoding fails with a ValueError that names the field, and then the fault is in our own code.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, TypeVar, cast
+
+from ottla.protocol.compiler import Decoder, Encoder, Malformed, compile_decoder, compile_encoder
+from ottla.protocol.schema import Field, Request, Response, Struct
+
+__all__ = ["Malformed", "decode", "decoder", "encode", "encoder"]
+
+_M = TypeVar("_M", Request, Response)
+
+_decoders: dict[tuple[type[Struct], int], Decoder] = {}
+_encoders: dict[tuple[type[Struct], int], Encoder] = {}
+
+
+def decoder(cls: type[Request | Response], version: int) -> Decoder:
+    """The compiled function (view, position) -> message."""
+    try:
+        return _decoders[cls, version]
+    except KeyError:
+        _check_version(cls, version)
+        return _decoders.setdefault((cls, version), compile_decoder(cls, version))
+
+
+def encoder(cls: type[Request | Response], version: int) -> Encoder:
+    """The compiled function message -> parts. Unlike `encode` it does not explain what it cannot write."""
+    try:
+        return _encoders[cls, version]
+    except KeyError:
+        _check_version(cls, version)
+        return _encoders.setdefault((cls, version), compile_encoder(cls, version))
+
+
+def decode(cls: type[_M], version: int, view: memoryview, position: int = 0) -> _M:
+    """The message that stands in `view` from `position` to its end; Malformed if anything else does."""
+    return cast(_M, decoder(cls, version)(view, position))
+
+
+def encode(message: Request | Response, version: int) -> list[Any]:
+    """The message as parts to be sent one after the other; records are parts of their own, uncopied."""
+    write = encoder(type(message), version)
+    try:
+        return write(message)
+    except (AttributeError, TypeError, ValueError, struct.error) as error:
+        _explain(message, version, type(message).__name__)
+        raise ValueError(f"{type(message).__name__} v{version}: {error}") from error
+
+
+def _check_version(cls: type[Request | Response], version: int) -> None:
+    if version not in cls.versions:
+        raise ValueError(
+            f"{cls.__name__} has versions {cls.versions.first} to {cls.versions.last}, not {version}"
+        )
+
+
+_RANGES = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "float64": (float, int),
+    "string": str,
+    "bytes": (bytes, bytearray, memoryview),
+    "uuid": (bytes, bytearray, memoryview),
+    "array": (list, tuple),
+}
+
+
+def _explain(obj: Struct, version: int, path: str) -> None:
+    """Find the first field that cannot be written and say which and why."""
+    for field in obj._fields:
+        if version in field.versions:
+            name = f"{path}.{field.name}"
+            if not hasattr(obj, field.name):
+                raise ValueError(f"{name} is missing: {path} is a {type(obj).__name__}")
+            _explain_value(field, getattr(obj, field.name), version, name)
+
+
+def _explain_value(field: Field, value: Any, version: int, name: str) -> None:
+    if value is None:
+        if version in field.nullable:
+            return
+        raise ValueError(f"{name} is None, but cannot be null in version {version}")
+    expected = cast(type, field.of) if field.kind == "struct" else _TYPES.get(field.kind)
+    if expected is not None and not isinstance(value, expected):
+        raise ValueError(f"{name} is a {type(value).__name__}, not a {field.kind}: {value!r}")
+    if field.kind in _RANGES:
+        bits = _RANGES[field.kind]
+        if not isinstance(value, int) or not -(1 << bits) <= value < 1 << bits:
+            raise ValueError(f"{name} is not an {field.kind}: {value!r}")
+    elif field.kind == "uuid" and len(value) != 16:
+        raise ValueError(f"{name} is not 16 bytes long: {value!r}")
+    elif field.kind == "string" and len(value.encode()) > 32767:
+        raise ValueError(f"{name} is longer than 32767 bytes")
+    elif field.kind == "struct":
+        _explain(value, version, name)
+    elif field.kind == "array":
+        # An element is checked like a field of its own, whether it is a value or a struct.
+        element = field.of if isinstance(field.of, Field) else Field("struct", None, "0+", of=field.of)
+        for index, item in enumerate(value):
+            _explain_value(element, item, version, f"{name}[{index}]")
