@@ -1,0 +1,39 @@
+"""AlterConfigs: replace the whole dynamic configuration of topics or brokers.
+
+What the request does not name goes back to its default, which is why IncrementalAlterConfigs replaced it;
+old clients still use it.
+
+Versions: 2 brought the flexible encoding.
+"""
+
+from __future__ import annotations
+
+from ottla.protocol.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
+
+
+class AlterableConfig(Struct):
+    name: str = string()
+    value: str | None = string(nullable="0+")
+
+
+class AlterConfigsResource(Struct):
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[AlterableConfig] = array(AlterableConfig)
+
+
+class AlterConfigsRequest(Request, api_key=33, versions="0-2", flexible="2+"):
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
+    validate_only: bool = boolean()  # check all, change nothing
+
+
+class AlterConfigsResourceResponse(Struct):
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+    resource_type: int = int8()
+    resource_name: str = string()
+
+
+class AlterConfigsResponse(Response, api_key=33, versions="0-2", flexible="2+"):
+    throttle_time_ms: int = int32()
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

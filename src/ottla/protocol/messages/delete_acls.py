@@ -1,0 +1,45 @@
+"""DeleteAcls: remove the access rules that match filters.
+
+Versions: 1 brought pattern types, 2 the flexible encoding, 3 rules on users.
+"""
+
+from __future__ import annotations
+
+from ottla.protocol.schema import Request, Response, Struct, array, int8, int16, int32, string
+
+
+class DeleteAclsFilter(Struct):
+    resource_type_filter: int = int8()
+    resource_name_filter: str | None = string(nullable="0+")  # null: any
+    pattern_type_filter: int = int8(3)  # 1 any, 2 match, 3 literal, 4 prefixed
+    principal_filter: str | None = string(nullable="0+")  # null: any
+    host_filter: str | None = string(nullable="0+")  # null: any
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+class DeleteAclsRequest(Request, api_key=31, versions="1-3", flexible="2+"):
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
+
+
+class DeleteAclsMatchingAcl(Struct):
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8(3)
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+class DeleteAclsFilterResult(Struct):
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
+
+
+class DeleteAclsResponse(Response, api_key=31, versions="1-3", flexible="2+"):
+    throttle_time_ms: int = int32()
+    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)

@@ -1,0 +1,43 @@
+"""DescribeProducers: the producers that a partition's leader keeps sequence numbers of.
+
+Used to find a transaction that hangs.
+"""
+
+from __future__ import annotations
+
+from ottla.protocol.schema import Request, Response, Struct, array, int16, int32, int64, string
+
+
+class TopicRequest(Struct):
+    name: str = string()
+    partition_indexes: list[int] = array(int32)
+
+
+class DescribeProducersRequest(Request, api_key=61, versions="0", flexible="0+"):
+    topics: list[TopicRequest] = array(TopicRequest)
+
+
+class ProducerState(Struct):
+    producer_id: int = int64()
+    producer_epoch: int = int32()
+    last_sequence: int = int32(-1)  # -1: none
+    last_timestamp: int = int64(-1)
+    coordinator_epoch: int = int32()
+    current_txn_start_offset: int = int64(-1)  # -1: no transaction is open
+
+
+class PartitionResponse(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(None, nullable="0+")
+    active_producers: list[ProducerState] = array(ProducerState)
+
+
+class TopicResponse(Struct):
+    name: str = string()
+    partitions: list[PartitionResponse] = array(PartitionResponse)
+
+
+class DescribeProducersResponse(Response, api_key=61, versions="0", flexible="0+"):
+    throttle_time_ms: int = int32()
+    topics: list[TopicResponse] = array(TopicResponse)
