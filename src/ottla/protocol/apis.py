@@ -1,0 +1,107 @@
+"""The table of APIs: each request with its response, its versions and where it becomes flexible.
+
+`APIS` holds what we can read and write. Which of them a broker answers is the broker's business: it
+advertises the ones it has handlers for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from ottla.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from ottla.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from ottla.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from ottla.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.schema import Request, Response
+
+PRODUCE = 0
+FETCH = 1
+API_VERSIONS = 18
+
+
+class Api(NamedTuple):
+    """One API. `advertised_min` may lie below what is implemented; see Produce."""
+
+    key: int
+    name: str
+    request: type[Request]
+    response: type[Response]
+    min_version: int
+    max_version: int
+    advertised_min: int
+    flexible_from: int
+
+    def request_header_version(self, version: int) -> int:
+        """2 has tagged fields behind the client id, 1 has none."""
+        return 2 if version >= self.flexible_from else 1
+
+    def response_header_version(self, version: int) -> int:
+        """1 has tagged fields. The response to ApiVersions never has, because its reader cannot know yet."""
+        return 1 if version >= self.flexible_from and self.key != API_VERSIONS else 0
+
+
+def _api(request: type[Request], response: type[Response]) -> Api:
+    return Api(
+        key=request.api_key,
+        name=request.__name__.removesuffix("Request"),
+        request=request,
+        response=response,
+        min_version=request.versions.first,
+        max_version=request.versions.last,
+        # Old librdkafka looks for Produce 0 to decide about compression, so Kafka shows it without having it.
+        advertised_min=0 if request.api_key == PRODUCE else request.versions.first,
+        flexible_from=request.flexible.first,
+    )
+
+
+_ALL = (
+    _api(ProduceRequest, ProduceResponse),
+    _api(FetchRequest, FetchResponse),
+    _api(ListOffsetsRequest, ListOffsetsResponse),
+    _api(MetadataRequest, MetadataResponse),
+    _api(ApiVersionsRequest, ApiVersionsResponse),
+    _api(CreateTopicsRequest, CreateTopicsResponse),
+    _api(DeleteTopicsRequest, DeleteTopicsResponse),
+    _api(DeleteRecordsRequest, DeleteRecordsResponse),
+    _api(InitProducerIdRequest, InitProducerIdResponse),
+    _api(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    _api(DescribeAclsRequest, DescribeAclsResponse),
+    _api(CreateAclsRequest, CreateAclsResponse),
+    _api(DeleteAclsRequest, DeleteAclsResponse),
+    _api(DescribeConfigsRequest, DescribeConfigsResponse),
+    _api(AlterConfigsRequest, AlterConfigsResponse),
+    _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
+    _api(CreatePartitionsRequest, CreatePartitionsResponse),
+    _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    _api(DescribeClusterRequest, DescribeClusterResponse),
+    _api(DescribeProducersRequest, DescribeProducersResponse),
+    _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+)
+
+APIS: dict[int, Api] = {api.key: api for api in _ALL}
