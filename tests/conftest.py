@@ -1,0 +1,34 @@
+"""What all tests share: which broker they talk to.
+
+Tests that state a client's promise take the fixture `bootstrap`. It is an Ottla broker inside the test's own
+process, one per worker, unless `--bootstrap HOST:PORT` (or OTTLA_TEST_BOOTSTRAP) names a running Kafka: the
+same tests pass against Apache Kafka, and running them there is how a doubt about a promise is settled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import ottla.testing
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        default=os.environ.get("OTTLA_TEST_BOOTSTRAP"),
+        help="run the conformance tests against this Kafka instead of a broker of their own",
+    )
+
+
+@pytest.fixture(scope="session")
+def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
+    given = request.config.getoption("--bootstrap")
+    if given:
+        yield given
+        return
+    with ottla.testing.broker() as broker:
+        yield broker.bootstrap_servers
