@@ -6,7 +6,7 @@
 
 The size counts what follows it. Whoever reads from a socket deals with it; the functions here that take a
 frame take it without its size. The client id is an old-style string in every version, so that any broker can
-read the header of any request; and the response to ApiVersions never has tagged fields, so that any client can
+read the header of any request. The response to ApiVersions never has tagged fields, so that any client can
 read it.
 """
 
