@@ -1,0 +1,1 @@
+"""The server: listeners, connections, dispatch and one handler file per request family."""

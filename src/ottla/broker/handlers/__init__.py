@@ -1,0 +1,55 @@
+"""What we speak: one handler file per request family, and the table from API key to function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.broker.dispatch import Handler
+from ottla.broker.handlers.acls import create_acls, delete_acls, describe_acls
+from ottla.broker.handlers.api_versions import api_versions
+from ottla.broker.handlers.configs import alter_configs, describe_configs, incremental_alter_configs
+from ottla.broker.handlers.delete_records import delete_records
+from ottla.broker.handlers.describe_producers import describe_producers
+from ottla.broker.handlers.fetch import fetch
+from ottla.broker.handlers.log_dirs import describe_log_dirs
+from ottla.broker.handlers.metadata import describe_cluster, describe_topic_partitions, metadata
+from ottla.broker.handlers.offsets import list_offsets, offset_for_leader_epoch
+from ottla.broker.handlers.produce import produce
+from ottla.broker.handlers.producer_ids import init_producer_id
+from ottla.broker.handlers.topics import create_partitions, create_topics, delete_topics
+from ottla.protocol.apis import APIS
+from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+HANDLERS: dict[int, Handler] = {
+    0: produce,
+    1: fetch,
+    2: list_offsets,
+    3: metadata,
+    18: api_versions,
+    19: create_topics,
+    20: delete_topics,
+    21: delete_records,
+    22: init_producer_id,
+    23: offset_for_leader_epoch,
+    29: describe_acls,
+    30: create_acls,
+    31: delete_acls,
+    32: describe_configs,
+    33: alter_configs,
+    35: describe_log_dirs,
+    37: create_partitions,
+    44: incremental_alter_configs,
+    60: describe_cluster,
+    61: describe_producers,
+    75: describe_topic_partitions,
+}
+
+
+def advertised_by(handlers: Mapping[int, Handler]) -> ApiVersionsResponse:
+    """The answer to ApiVersions: exactly what has a handler."""
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=key, min_version=APIS[key].advertised_min, max_version=APIS[key].max_version)
+            for key in sorted(handlers)
+        ]
+    )

@@ -1,0 +1,216 @@
+"""The broker: wires the rooms to a socket and a disk, and has a beginning and an end.
+
+Start: open the logs (recovering what a crash left), join the cluster through the registry, take over the cluster
+image, then let clients in. From then on the broker follows the image: new topics get logs, deleted ones lose
+them, changed settings take effect. Stop: no new requests, answer those under way, close the logs cleanly so
+that the next start has nothing to recover.
+
+Everything from outside is handed in: configuration, clock, randomness, disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.handlers import HANDLERS, advertised_by
+from ottla.broker.limits import limits_of
+from ottla.broker.maintenance import Maintenance
+from ottla.broker.server import Server
+from ottla.clock import Clock, SystemClock
+from ottla.cluster.controller import Controller
+from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ClusterImage, ImageDelta, difference
+from ottla.cluster.sqlite_registry import SqliteRegistry
+from ottla.config.values import BrokerConfig, TopicConfig, topic_config
+from ottla.replication.replicas import Replicas
+from ottla.replication.waiting_room import WaitingRoom
+from ottla.storage.files import Disk, RealDisk
+from ottla.storage.log_directory import LogDirectory
+
+logger = logging.getLogger("ottla.broker")
+
+REGISTRY_FILE = "registry.sqlite"
+T = TypeVar("T")
+
+
+class Broker:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        self._static_config = config
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.rng = rng or random.SystemRandom()
+        self.disk: Disk = disk or RealDisk()
+        self.node_id: int = config["node.id"]
+        self.image = ClusterImage()
+        self.advertised = advertised_by(HANDLERS)
+        self.fetch_max_bytes: int = config["fetch.max.bytes"]
+        self.host = ""
+        self.port = 0
+        self._versions: dict[asyncio.Future[None], int] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Ready for clients when this returns. Whatever fails leaves nothing open behind."""
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="ottla-disk")
+        self.room = WaitingRoom(self._loop)
+        self.fetch_sessions = FetchSessions(
+            self.config["max.incremental.fetch.session.cache.slots"], self.rng.randint
+        )
+        self._dispatcher = Dispatcher(self, HANDLERS)
+        self._server = Server(self._dispatcher, limits_of(self.config))
+        self._maintenance = Maintenance(self)
+        self._follower: asyncio.Task[None] | None = None
+        path = Path(self.config.log_dir)
+        self.directory = LogDirectory(path, self.disk, self.clock)
+        self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
+        try:
+            await self._start(path)
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def _start(self, path: Path) -> None:
+        listener = self.config.listener
+        bound_host, bound_port = self._server.listen(listener.host, listener.port)
+        self.host, self.port = self.config.advertised(bound_host, bound_port)
+        for report in await self.in_thread(self.directory.open):
+            report.log(logger)
+        self._registry = SqliteRegistry(path / REGISTRY_FILE, self.clock)
+        self.controller = Controller(self._registry, clock=self.clock, rng=self.rng, broker_id=self.node_id)
+        await self.controller.start()
+        await self._take(await self.controller.feed.after(self.image.version))
+        self._follower = self._loop.create_task(self._follow(), name="image-follower")
+        self._maintenance.start()
+        self._server.serve()
+        logger.info(
+            "broker %d of cluster %s serves %d partitions on %s",
+            self.node_id,
+            self.image.cluster_id,
+            len(self.replicas),
+            self.bootstrap_servers,
+        )
+
+    async def stop(self) -> None:
+        """Answer what is under way, then close everything cleanly."""
+        self._server.stop_accepting()
+        await self._maintenance.stop()
+        draining = self._loop.create_task(self._server.drain())
+        self.room.expire_all()
+        await draining
+        await self._leave_cluster()
+        marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
+        await self.in_thread(partial(self.directory.close, marks))
+        self._threads.shutdown()
+        logger.info("broker %d stopped cleanly", self.node_id)
+
+    async def kill(self) -> None:
+        """Let go of everything without a clean end, as a crash would: files stay as they are."""
+        self._server.abort()
+        await self._maintenance.stop()
+        await self._leave_cluster()
+        self.directory.abandon()
+        self._threads.shutdown()
+
+    async def _leave_cluster(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        await self.controller.stop()
+        await self._registry.close()
+
+    def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run blocking disk work beside the loop."""
+        return self._loop.run_in_executor(self._threads, work)
+
+    # -- following the cluster image ----------------------------------------------------------------------
+
+    async def caught_up(self, version: int) -> None:
+        """Return when this broker has taken over the image of `version`, so that clients see its effect."""
+        if self.image.version >= version:
+            return
+        reached: asyncio.Future[None] = self._loop.create_future()
+        self._versions[reached] = version
+        try:
+            await reached
+        finally:
+            self._versions.pop(reached, None)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.image.topics_by_id.get(topic_id)
+        return topic.name if topic else None
+
+    async def _follow(self) -> None:
+        while True:
+            news = await self.controller.feed.after(self.image.version)
+            await self._take(news)
+
+    async def _take(self, news: ImageDelta | ClusterImage) -> None:
+        old = self.image
+        if isinstance(news, ImageDelta):
+            delta, image = news, old.apply(news)
+        else:
+            delta, image = difference(old, news), news
+        if not old.version:
+            for stray in self.replicas.drop_strays(image.topics):
+                logger.warning("deleting the log of %s: its topic was deleted while this broker was down", stray)
+        self.replicas.drop(
+            name
+            for name, topic in delta.topics.items()
+            if name in old.topics and (topic is None or topic.id != old.topics[name].id)
+        )
+        changed = [image.topics[n] for n in {**delta.topics, **delta.partitions} if n in image.topics]
+        if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
+            self._configure(image)
+            changed = list(image.topics.values())
+        config_of = partial(self._topic_config, image)
+        if changed:
+            await self.in_thread(partial(self.replicas.prepare, changed, config_of))
+            self.replicas.adopt(changed, config_of)
+        for kind, name in delta.configs:
+            if kind == TOPIC_CONFIG and name in image.topics:
+                self.replicas.configure(name, config_of(name))
+        self.image = image
+        for reached, version in self._versions.items():
+            if version <= image.version and not reached.done():
+                reached.set_result(None)
+
+    def _configure(self, image: ClusterImage) -> None:
+        """Settings of all brokers or of this one were changed at run time."""
+        self.config = self._static_config.with_dynamic(
+            image.config(BROKER_CONFIG, ""), image.config(BROKER_CONFIG, str(self.node_id))
+        )
+        self._server.limits = limits_of(self.config)
+        self.fetch_max_bytes = self.config["fetch.max.bytes"]
+        self.fetch_sessions.limit = self.config["max.incremental.fetch.session.cache.slots"]
+
+    def _topic_config(self, image: ClusterImage, topic: str) -> TopicConfig:
+        return topic_config(self.config, image.config(TOPIC_CONFIG, topic))
+
+    async def make_missing_logs(self) -> None:
+        """Try again to make logs that could not be made, for example because the disk was full."""
+        missing = [t for name in self.replicas.missing() if (t := self.image.topics.get(name))]
+        if missing:
+            config_of = partial(self._topic_config, self.image)
+            await self.in_thread(partial(self.replicas.prepare, missing, config_of))
+            self.replicas.adopt(missing, config_of)

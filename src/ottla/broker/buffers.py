@@ -1,0 +1,79 @@
+"""Memory for requests on their way in: reused, and bounded for the whole broker.
+
+A fresh buffer per frame would double the cost of producing (page faults and zeroing), so large frames borrow
+one from here and give it back when the request has been handled; small frames never come here, they share one
+buffer of the server. `queued.max.request.bytes` bounds what is lent out: a connection that would go above waits,
+unread, until others are done, and the kernel slows its sender down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+_SMALLEST = 64 * 1024
+
+
+class Lease:
+    """A buffer lent to one frame. `view` is exactly as long as the frame."""
+
+    __slots__ = ("_buffer", "view")
+
+    def __init__(self, buffer: bytearray, size: int) -> None:
+        self._buffer = buffer
+        self.view = memoryview(buffer)[:size]
+
+
+class RequestMemory:
+    def __init__(self, limit: int, keep: int = 16 * 1024 * 1024) -> None:
+        self.limit = limit
+        self.lent = 0
+        self._keep = keep
+        self._kept = 0
+        self._free: dict[int, list[bytearray]] = {}
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    @property
+    def contended(self) -> bool:
+        """True while somebody waits for memory that others hold."""
+        return bool(self._waiting)
+
+    def borrow(self, size: int) -> Lease | None:
+        """A buffer of `size` bytes, or None when the limit is reached: then `wait` for it.
+
+        A single frame may be larger than the whole limit as long as nothing else is lent, else it could never
+        be read at all; the frame limit bounds it.
+        """
+        room = _class_of(size)
+        if self.lent and self.lent + room > self.limit:
+            return None
+        self.lent += room
+        free = self._free.get(room)
+        if free:
+            self._kept -= room
+            return Lease(free.pop(), size)
+        return Lease(bytearray(room), size)
+
+    def wait(self, retry: Callable[[], None]) -> None:
+        """Call `retry` once, in order of arrival, when memory has come back."""
+        self._waiting.append(retry)
+
+    def give_back(self, lease: Lease) -> None:
+        buffer = lease._buffer
+        room = len(buffer)
+        self.lent -= room
+        if self._kept + room <= self._keep:
+            self._kept += room
+            self._free.setdefault(room, []).append(buffer)
+        if self._waiting:
+            waiting, self._waiting = self._waiting, deque()
+            for retry in waiting:
+                retry()
+
+
+def _class_of(size: int) -> int:
+    """Sizes are rounded up to a quarter of a power of two, so that a few kinds of buffer serve all frames."""
+    if size <= _SMALLEST:
+        return _SMALLEST
+    step = 1 << ((size - 1).bit_length() - 3)
+    return -(-size // step) * step

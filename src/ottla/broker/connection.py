@@ -1,0 +1,338 @@
+"""One client's connection: frames in, answers out, strictly in order.
+
+A non-blocking socket on the event loop's `add_reader`/`add_writer`, without asyncio's transports: a frame is
+received straight into the memory it is decoded from, and an answer is a list of bytes and file slices, the
+slices going from page cache to socket by sendfile.
+
+The life of a connection is a simple cycle: read a frame, hand it to dispatch, send the answer, read the next.
+One request is under way at a time, as in Kafka, so answers leave in the order of their requests, and while a
+request waits or its answer is not yet taken by the client nothing more is read: a slow reader holds back
+itself and nobody else. Clients may pipeline; what they sent stays in the kernel's buffer or in `_early`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from asyncio import AbstractEventLoop
+from collections import deque
+from typing import Protocol
+
+from ottla.broker.buffers import Lease, RequestMemory
+from ottla.broker.pending import Pending
+from ottla.storage.files import FileSlice
+
+logger = logging.getLogger("ottla.connection")
+
+Parts = list[bytes | bytearray | memoryview | FileSlice]
+
+_SIZE = 4
+_SENDFILE_TURN = 4 * 1024 * 1024
+"""One answer may not keep the loop longer than it takes to send this much."""
+
+
+class Refused(Exception):
+    """The connection has to be closed: what came in is not a request we can answer. The text says why."""
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    loop: AbstractEventLoop
+    memory: RequestMemory
+    scratch: memoryview
+    max_frame: int
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Pending | None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def now(self) -> float: ...
+
+
+class Connection:
+    __slots__ = (
+        "_answering",
+        "_closed",
+        "_early",
+        "_fd",
+        "_filled",
+        "_frame",
+        "_host",
+        "_out",
+        "_reading",
+        "_sock",
+        "_writing",
+        "address",
+        "client_id",
+        "draining",
+        "last_active",
+        "peer",
+        "software",
+    )
+
+    def __init__(self, host: Host, sock: socket.socket, address: str, peer: str) -> None:
+        self._host = host
+        self._sock = sock
+        self._fd = sock.fileno()
+        self.address = address
+        self.peer = peer
+        self.client_id: str | None = None
+        self.software = ""
+        self.last_active = host.now()
+        self.draining = False
+        """True once the server stops: the request under way is answered, no other is read."""
+        self._frame: Lease | None = None  # a large frame being received, `_filled` bytes of it are there
+        self._filled = 0
+        self._early = b""  # bytes that came behind a request which is still under way
+        self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
+        self._answering: Pending | None = None
+        self._reading = False
+        self._writing = False
+        self._closed = False
+        self._read_on()
+
+    def __repr__(self) -> str:
+        return f"{self.peer} ({self.client_id or 'no client id'})"
+
+    @property
+    def busy(self) -> bool:
+        """A request is under way or its answer not yet sent."""
+        return self._answering is not None or bool(self._out)
+
+    @property
+    def waits(self) -> bool:
+        """Its request is with us; the client can do nothing."""
+        return self._answering is not None
+
+    @property
+    def stalls(self) -> bool:
+        """It holds memory for a frame that is not complete."""
+        return self._frame is not None
+
+    def close(self, why: str | None = None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if why:
+            logger.warning("closing %r: %s", self, why)
+        self._read_off()
+        self._write_off()
+        if self._answering is not None:
+            self._answering.cancel()
+            self._answering = None
+        if self._frame is not None:
+            self._host.memory.give_back(self._frame)
+            self._frame = None
+        self._out.clear()
+        self._sock.close()
+        self._host.closed(self)
+
+    def drain(self) -> None:
+        """Read no further request; close when the one under way is answered."""
+        self.draining = True
+        if not self.busy:
+            self.close()
+
+    # -- in -----------------------------------------------------------------------------------------------
+
+    def _read_on(self) -> None:
+        if not self._reading and not self._closed:
+            self._reading = True
+            self._host.loop.add_reader(self._fd, self._readable)
+
+    def _read_off(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._host.loop.remove_reader(self._fd)
+
+    def _readable(self) -> None:
+        host = self._host
+        try:
+            if self._frame is None:
+                # The start of a small frame that came before is put in front of what comes now.
+                kept = len(self._early)
+                if kept:
+                    host.scratch[:kept] = self._early
+                received = self._sock.recv_into(host.scratch[kept:] if kept else host.scratch)
+                if received:
+                    self.last_active = host.now()
+                    self._early = b""
+                    self._take(host.scratch, kept + received)
+                    return
+            else:
+                received = self._sock.recv_into(self._frame.view[self._filled :])
+                if received:
+                    self.last_active = host.now()
+                    self._filled += received
+                    if self._filled == len(self._frame.view):
+                        self._frame_complete()
+                    return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            logger.debug("%r is gone: %s", self, error)
+        self.close()
+
+    def _take(self, data: memoryview, end: int) -> None:
+        """Handle the frames in data[:end]; keep what is not a whole frame for later."""
+        position = 0
+        while not self._closed:
+            left = end - position
+            if left < _SIZE:
+                break
+            size = int.from_bytes(data[position : position + _SIZE], "big", signed=True)
+            if not 0 < size <= self._host.max_frame:
+                self.close(
+                    f"a frame of {size} bytes was announced, {self._host.max_frame} are allowed "
+                    "(socket.request.max.bytes); is the client speaking another protocol?"
+                )
+                return
+            if left - _SIZE < size:
+                if size + _SIZE > len(self._host.scratch):
+                    self._receive_large(data[position + _SIZE : end], size)
+                    return
+                break
+            position += _SIZE + size
+            if not self._handle(data[position - size : position]):
+                break
+        # Mostly nothing is left. What is left waits for its rest, or for the request before it.
+        if position < end and not self._closed:
+            self._early = bytes(data[position:end])
+
+    def _receive_large(self, start: memoryview, size: int) -> None:
+        """Borrow memory for a frame of `size` bytes whose first bytes are in `start`, and go on receiving."""
+        lease = self._host.memory.borrow(size)
+        if lease is None:
+            self._read_off()
+            held = bytes(start)
+
+            def retry() -> None:
+                if not self._closed:
+                    self._read_on()
+                    self._receive_large(memoryview(held), size)
+
+            self._host.memory.wait(retry)
+            return
+        lease.view[: len(start)] = start
+        self._frame, self._filled = lease, len(start)
+
+    def _frame_complete(self) -> None:
+        lease = self._frame
+        assert lease is not None
+        self._frame = None
+        try:
+            self._handle(lease.view)
+        finally:
+            self._host.memory.give_back(lease)
+
+    def _handle(self, frame: memoryview) -> bool:
+        """Let one request be answered. True when the next one may be read at once."""
+        try:
+            answer = self._host.dispatch(self, frame)
+        except Refused as refusal:
+            self.close(str(refusal))
+            return False
+        if isinstance(answer, Pending):
+            self._answering = answer
+            self._read_off()
+            answer.deliver_to(self._answered)
+            return False
+        if answer is not None:
+            self._send(answer)
+        return not self.busy and not self._closed
+
+    def _answered(self, answer: Parts | Refused | None) -> None:
+        self._answering = None
+        if isinstance(answer, Refused):
+            self.close(str(answer))
+            return
+        if answer is not None:
+            self._send(answer)
+        if not self.busy:
+            self._next()
+
+    def _next(self) -> None:
+        """The answer is out: go on with what came early, then with the socket."""
+        if self._closed:
+            return
+        if self.draining:
+            self.close()
+            return
+        self._read_on()
+        if self._early:
+            early, self._early = self._early, b""
+            self._take(memoryview(early), len(early))
+
+    # -- out ----------------------------------------------------------------------------------------------
+
+    def _write_off(self) -> None:
+        if self._writing:
+            self._writing = False
+            self._host.loop.remove_writer(self._fd)
+
+    def _send(self, parts: Parts) -> None:
+        """Send an answer; what the socket does not take now leaves when it can."""
+        if len(parts) == 1:
+            only = parts[0]
+            if not isinstance(only, FileSlice):
+                try:
+                    sent = self._sock.send(only)
+                except (BlockingIOError, InterruptedError):
+                    sent = 0
+                except OSError as error:
+                    logger.debug("%r is gone: %s", self, error)
+                    self.close()
+                    return
+                if sent == len(only):
+                    return
+                parts = [memoryview(only)[sent:]]
+        self._out.extend(parts)
+        if self._push():
+            return
+        if not self._closed:
+            self._read_off()
+            self._writing = True
+            self._host.loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        self.last_active = self._host.now()
+        if self._push():
+            self._write_off()
+            self._next()
+
+    def _push(self) -> bool:
+        """Send what the socket takes. True when all is out; False when it must wait or is closed."""
+        out, sock = self._out, self._sock
+        budget = _SENDFILE_TURN
+        try:
+            while out:
+                part = out[0]
+                if isinstance(part, FileSlice):
+                    if budget <= 0:
+                        return False
+                    sent = os.sendfile(self._fd, part.file.fileno(), part.position, part.length)
+                    if sent == 0:
+                        self.close("the log file is shorter than its index says; the answer cannot be completed")
+                        return False
+                    budget -= sent
+                    if sent == part.length:
+                        out.popleft()
+                    else:
+                        out[0] = FileSlice(part.file, part.position + sent, part.length - sent)
+                    continue
+                # Bytes with a slice behind them wait for it in the kernel, so that both share a packet.
+                flags = socket.MSG_MORE if len(out) > 1 else 0
+                sent = sock.send(part, flags)
+                if sent == len(part):
+                    out.popleft()
+                else:
+                    out[0] = memoryview(part)[sent:]
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            logger.debug("%r is gone: %s", self, error)
+            self.close()
+            return False
+        return True

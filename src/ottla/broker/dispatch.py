@@ -1,0 +1,143 @@
+"""From a frame to the handler that answers it, and from the answer to a frame.
+
+A frame is decoded by the version its header names, handed to the one function that serves its API, and what
+comes back is encoded under the same version. Handlers are plain functions that return a message; those that
+must wait return a `Pending`, and those on cold paths may be coroutines.
+
+What cannot be answered closes the connection with a line in the log that names the client: bytes that are no
+request, an API or version we do not speak, and a defect of ours. The last one is closed rather than answered
+with UNKNOWN_SERVER_ERROR on purpose: an idempotent producer takes that error for final and gives its batch a
+new sequence, which makes a duplicate; a lost connection makes it ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.connection import Connection, Parts, Refused
+from ottla.broker.pending import Pending
+from ottla.protocol import codec
+from ottla.protocol.apis import APIS, Api
+from ottla.protocol.frames import RequestHeader, UnsupportedVersion, parse_request_header, response_frame
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+logger = logging.getLogger("ottla.dispatch")
+
+Handler = Callable[["Broker", Any, "RequestContext"], Any]
+"""(broker, request, context) -> response, a Pending or a coroutine of one; None where no answer is due."""
+
+API_VERSIONS = 18
+
+
+class RequestContext:
+    """Who asks, and under which version."""
+
+    __slots__ = ("api", "connection", "header")
+
+    def __init__(self, api: Api, header: RequestHeader, connection: Connection) -> None:
+        self.api = api
+        self.header = header
+        self.connection = connection
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+    @property
+    def client_id(self) -> str | None:
+        return self.header.client_id
+
+    @property
+    def peer(self) -> str:
+        return self.connection.peer
+
+    def frame(self, response: Any) -> Parts:
+        return response_frame(
+            self.api,
+            self.header.api_version,
+            self.header.correlation_id,
+            codec.encode(response, self.header.api_version),
+        )
+
+
+class Dispatcher:
+    def __init__(self, broker: Broker, handlers: Mapping[int, Handler]) -> None:
+        self._broker = broker
+        self._handlers = handlers
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Parts | Pending | None:
+        try:
+            header = parse_request_header(frame)
+        except UnsupportedVersion as unsupported:
+            return self._too_new(unsupported, connection)
+        except codec.Malformed as malformed:
+            raise Refused(f"no request: {malformed}") from None
+        handler = self._handlers.get(header.api_key)
+        if handler is None:
+            raise Refused(f"API {header.api_key} is not served here")
+        connection.client_id = header.client_id
+        api = APIS[header.api_key]
+        context = RequestContext(api, header, connection)
+        try:
+            request = codec.decode(api.request, header.api_version, frame, header.body_start)
+        except codec.Malformed as malformed:
+            raise Refused(f"malformed {api.name} v{header.api_version}: {malformed}") from None
+        try:
+            response = handler(self._broker, request, context)
+            if isinstance(response, api.response):
+                return context.frame(response)
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001 - the one place where a defect of ours is caught
+            raise self._defect(error, context) from error
+        if response is None:
+            return None
+        pending = response if isinstance(response, Pending) else self._run(response)
+        pending.encode_by(partial(self._encode, context))
+        return pending
+
+    def _too_new(self, unsupported: UnsupportedVersion, connection: Connection) -> Parts:
+        """KIP-511: a client too new for us learns what we speak from a version-0 answer to its ApiVersions."""
+        header = unsupported.header
+        if header.api_key != API_VERSIONS:
+            raise Refused(str(unsupported))
+        context = RequestContext(APIS[API_VERSIONS], header._replace(api_version=0), connection)
+        return context.frame(self._handlers[API_VERSIONS](self._broker, None, context))
+
+    def _run(self, response: Coroutine[Any, Any, Any]) -> Pending:
+        """Let a coroutine answer. It runs to its end even if the client goes: what it began, it finishes."""
+        pending = Pending()
+        task = asyncio.get_running_loop().create_task(response)
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                pending.resolve(task.exception() or task.result())
+
+        task.add_done_callback(done)
+        return pending
+
+    def _encode(self, context: RequestContext, response: Any) -> Parts | Refused | None:
+        """The frame of an answer that came later, or why the connection has to be closed instead."""
+        if response is None or isinstance(response, Refused):
+            return response
+        try:
+            if isinstance(response, BaseException):
+                raise response
+            return context.frame(response)
+        except Exception as error:  # noqa: BLE001 - as above, for those who waited
+            return self._defect(error, context)
+
+    def _defect(self, error: Exception, context: RequestContext) -> Refused:
+        logger.error(
+            "%s v%d of %r failed: %r", context.api.name, context.version, context.connection, error, exc_info=error
+        )
+        return Refused(f"an internal error while answering {context.api.name}")

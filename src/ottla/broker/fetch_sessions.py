@@ -1,0 +1,148 @@
+"""Fetch sessions (KIP-227): a consumer of many partitions sends only what changed, and gets only that back.
+
+A session remembers which partitions its client reads and what it was told of each. The epoch counts the
+requests of a session, so that a lost or doubled one is noticed: 0 asks for a new session, -1 ends one, any
+other number must be the next. A session error makes the client start over with a full request; sessions are a
+saving, never a source of truth, so they may be forgotten at any time and are not kept over a restart.
+
+Pure state: time and randomness come in as arguments.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ottla.protocol.errors import ErrorCode
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+
+Key = tuple[bytes | str, int]
+"""A partition as the client names it: topic id from version 13 on, topic name before."""
+
+
+class Wanted(NamedTuple):
+    """What a client wants of one partition."""
+
+    topic: bytes | str
+    index: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    log_start_offset: int
+
+
+class _Told:
+    """What the client was last told of a partition."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+
+class FetchSession:
+    __slots__ = ("_partitions", "by_id", "epoch", "id", "last_used_ms")
+
+    def __init__(self, id: int, by_id: bool, wanted: Iterable[Wanted], now_ms: int) -> None:
+        self.id = id
+        self.by_id = by_id
+        self.epoch = 1
+        self.last_used_ms = now_ms
+        self._partitions: OrderedDict[Key, _Told] = OrderedDict(((w.topic, w.index), _Told(w)) for w in wanted)
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def wanted(self) -> list[Wanted]:
+        return [told.wanted for told in self._partitions.values()]
+
+    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
+        for want in wanted:
+            told = self._partitions.get((want.topic, want.index))
+            if told is None:
+                self._partitions[want.topic, want.index] = _Told(want)
+            else:
+                told.wanted = want
+        for key in forgotten:
+            self._partitions.pop(key, None)
+
+    def worth_telling(
+        self, key: Key, error: int, size: int, high_watermark: int, log_start_offset: int, diverging: bool
+    ) -> bool:
+        """True when the client must hear of the partition: records, an error, or something that moved."""
+        told = self._partitions.get(key)
+        if told is None:
+            return True
+        news = (
+            size > 0
+            or diverging
+            or told.high_watermark != high_watermark
+            or told.log_start_offset != log_start_offset
+        )
+        if error:
+            # Forget what was told, so that the recovery from the error is told as well.
+            told.high_watermark = told.log_start_offset = -1
+            return True
+        told.high_watermark, told.log_start_offset = high_watermark, log_start_offset
+        if size > 0:
+            # Who got records goes to the end of the line, so that a small max_bytes starves nobody.
+            self._partitions.move_to_end(key)
+        return news
+
+
+class FetchSessions:
+    """All sessions of a broker, at most `limit`; the longest unused make room after `eviction_ms`."""
+
+    def __init__(self, limit: int, random_int: Callable[[int, int], int], eviction_ms: int = 120_000) -> None:
+        self.limit = limit
+        self._eviction_ms = eviction_ms
+        self._random_int = random_int
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resume(self, id: int, epoch: int, by_id: bool, now_ms: int) -> FetchSession | ErrorCode:
+        """The session that an incremental request belongs to, moved on to its next epoch; or what is wrong."""
+        session = self._sessions.get(id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if session.by_id != by_id:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        session.epoch = 1 if epoch == 0x7FFFFFFF else epoch + 1
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(id)
+        return session
+
+    def open(self, by_id: bool, wanted: list[Wanted], now_ms: int) -> FetchSession | None:
+        """A new session, or None when there is no room: the client then sends full requests."""
+        if not wanted or not self._make_room(now_ms):
+            return None
+        id = self._random_int(1, 0x7FFFFFFF)
+        while id in self._sessions:
+            id = self._random_int(1, 0x7FFFFFFF)
+        session = self._sessions[id] = FetchSession(id, by_id, wanted, now_ms)
+        return session
+
+    def close(self, id: int) -> None:
+        self._sessions.pop(id, None)
+
+    def _make_room(self, now_ms: int) -> bool:
+        if len(self._sessions) < self.limit:
+            return True
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.last_used_ms < self._eviction_ms:
+            return False
+        del self._sessions[oldest.id]
+        return True

@@ -1,0 +1,40 @@
+"""ApiVersions (18): what we speak. The first thing every client asks.
+
+Only what has a handler is advertised, in the versions of the declarations. Produce is advertised from version
+0 although 0 to 2 are refused: old librdkafka switches its compression off when it does not see them. The
+answer's header is always version 0, so that a client of any age can read it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import API_VERSIONS, RequestContext
+from ottla.protocol.apis import APIS
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def api_versions(
+    broker: Broker, request: ApiVersionsRequest | None, context: RequestContext
+) -> ApiVersionsResponse:
+    """`request` is None when the client asked in a version that we do not know."""
+    if request is None:
+        own = APIS[API_VERSIONS]
+        return ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            api_keys=[ApiVersion(api_key=own.key, min_version=own.advertised_min, max_version=own.max_version)],
+        )
+    if context.version >= 3:
+        if not _SOFTWARE.fullmatch(request.client_software_name) or not _SOFTWARE.fullmatch(
+            request.client_software_version
+        ):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        context.connection.software = f"{request.client_software_name} {request.client_software_version}"
+    return broker.advertised

@@ -1,0 +1,48 @@
+"""DescribeLogDirs (35): how much each partition takes on disk, and how much is left there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import RequestContext
+from ottla.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+
+def describe_log_dirs(
+    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
+) -> DescribeLogDirsResponse:
+    """Null topics ask for all; partitions that are not here are left out, as Kafka does."""
+    if request.topics is None:
+        wanted = None
+    else:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for partition in broker.replicas:
+        if wanted is None or (partition.topic, partition.index) in wanted:
+            topics.setdefault(partition.topic, []).append(
+                DescribeLogDirsPartition(
+                    partition_index=partition.index,
+                    partition_size=partition.log.size,
+                    offset_lag=max(partition.high_watermark - partition.log.end_offset, 0),
+                )
+            )
+    total, usable = broker.directory.space()
+    return DescribeLogDirsResponse(
+        results=[
+            DescribeLogDirsResult(
+                log_dir=str(broker.directory.path),
+                topics=[DescribeLogDirsTopic(name=name, partitions=found) for name, found in topics.items()],
+                total_bytes=total,
+                usable_bytes=usable,
+            )
+        ]
+    )

@@ -1,0 +1,23 @@
+"""From configuration to the limits of the server."""
+
+from __future__ import annotations
+
+from ottla.broker.server import Limits
+from ottla.config.values import BrokerConfig
+
+
+def limits_of(config: BrokerConfig) -> Limits:
+    return Limits(
+        max_frame=config["socket.request.max.bytes"],
+        max_connections=config["max.connections"],
+        max_connections_per_address=config["max.connections.per.ip"],
+        address_overrides=_overrides(config["max.connections.per.ip.overrides"]),
+        request_memory=config["queued.max.request.bytes"],
+        idle_seconds=config["connections.max.idle.ms"] / 1000,
+    )
+
+
+def _overrides(text: str) -> dict[str, int]:
+    """`host:limit,host:limit`; addresses of version 6 hold colons themselves."""
+    pairs = (entry.rpartition(":") for entry in text.split(",") if entry.strip())
+    return {address.strip(" []"): int(limit) for address, _, limit in pairs}

@@ -1,0 +1,113 @@
+"""What a broker does by itself while nobody asks: retention, checkpoints, flushes by time, forgetting.
+
+One task that sleeps until the next chore is due, so that an idle broker costs nothing. Work on many partitions
+gives the loop back after each slice of them; what blocks on the disk goes to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ottla.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+logger = logging.getLogger("ottla.maintenance")
+
+_SLICE = 100
+"""Partitions handled before others get a turn."""
+
+
+@dataclass(slots=True)
+class _Chore:
+    name: str
+    interval: Callable[[], float]
+    work: Callable[[], Awaitable[None]]
+    due: float = 0.0
+
+
+class Maintenance:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+        ms = self._seconds
+        self._chores = [
+            _Chore("retention", ms("log.retention.check.interval.ms"), self._retain),
+            _Chore("flushing", self._flush_interval, self._flush),
+            _Chore("checkpointing", ms("log.flush.offset.checkpoint.interval.ms"), self._checkpoint),
+            _Chore("forgetting producers", ms("producer.id.expiration.check.interval.ms"), self._expire_producers),
+            _Chore("removing deleted files", lambda: 15.0, self._remove_deleted),
+            _Chore("making missing logs", lambda: 5.0, self._make_missing),
+        ]
+
+    def start(self) -> None:
+        now = self._broker.clock.monotonic()
+        for chore in self._chores:
+            chore.due = now + chore.interval()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        clock = self._broker.clock
+        while True:
+            next_chore = min(self._chores, key=lambda chore: chore.due)
+            await asyncio.sleep(max(next_chore.due - clock.monotonic(), 0.0))
+            try:
+                await next_chore.work()
+            except OSError as error:
+                logger.error("%s failed: %s; trying again later", next_chore.name, error)
+            next_chore.due = clock.monotonic() + next_chore.interval()
+
+    def _seconds(self, key: str) -> Callable[[], float]:
+        return lambda: max(int(self._broker.config[key]), 50) / 1000
+
+    def _partitions(self) -> Iterator[Partition]:
+        return (partition for partition in self._broker.replicas if partition.log.failure is None)
+
+    async def _each_partition(self, work: Callable[[Partition], object]) -> None:
+        for count, partition in enumerate(self._partitions(), 1):
+            work(partition)
+            if count % _SLICE == 0:
+                await asyncio.sleep(0)
+
+    # -- the chores ---------------------------------------------------------------------------------------
+
+    async def _retain(self) -> None:
+        def retain(partition: Partition) -> None:
+            for deleted in partition.log.apply_retention(partition.high_watermark):
+                logger.info("%s-%d: deleted %s", partition.topic, partition.index, deleted)
+
+        await self._each_partition(retain)
+
+    def _flush_interval(self) -> float:
+        """Looked at often only while a topic asks for it: most leave flushing to the operating system."""
+        soonest = min((p.log.config.flush_ms for p in self._broker.replicas), default=3_600_000)
+        return min(max(soonest / 2, 50), 60_000) / 1000
+
+    async def _flush(self) -> None:
+        await self._each_partition(Partition.flush_if_due)
+
+    async def _checkpoint(self) -> None:
+        broker = self._broker
+        marks = {(p.topic, p.index): p.high_watermark for p in broker.replicas}
+        await broker.in_thread(lambda: broker.directory.checkpoint(marks))
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._broker.clock.now_ms()
+        await self._each_partition(lambda partition: partition.log.producers.expire(now_ms))
+
+    async def _remove_deleted(self) -> None:
+        broker = self._broker
+        await broker.in_thread(broker.directory.delete_pending)
+
+    async def _make_missing(self) -> None:
+        await self._broker.make_missing_logs()

@@ -1,0 +1,185 @@
+"""The listener: accepts clients within the limits, owns their connections, and lets them go gracefully.
+
+Limits: `max.connections` in all and `max.connections.per.ip` (with overrides) are checked at the door; idle
+connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame while others wait
+for request memory is closed after ten seconds without a byte, so that a few slow senders cannot starve the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ottla.broker.buffers import RequestMemory
+from ottla.broker.connection import Connection, Parts
+from ottla.broker.pending import Pending
+
+logger = logging.getLogger("ottla.server")
+
+_SCRATCH = 64 * 1024
+_STALL_SECONDS = 10.0
+_DRAIN_SECONDS = 5.0
+_ACCEPT_TURN = 64
+"""Clients accepted per turn of the loop, so that a storm of them does not stop those already served."""
+
+Dispatch = Callable[[Connection, memoryview], "Parts | Pending | None"]
+
+
+@dataclass(slots=True)
+class Limits:
+    """What the server may use. Changed at run time by assigning a new one."""
+
+    max_frame: int = 100 * 1024 * 1024
+    max_connections: int = 10_000
+    max_connections_per_address: int = 10_000
+    address_overrides: dict[str, int] = field(default_factory=dict)
+    request_memory: int = 256 * 1024 * 1024
+    idle_seconds: float = 600.0
+
+
+class Server:
+    def __init__(self, dispatch: Dispatch, limits: Limits) -> None:
+        self.dispatch = dispatch
+        self.scratch = memoryview(bytearray(_SCRATCH))
+        self.memory = RequestMemory(limits.request_memory)
+        self.connections: set[Connection] = set()
+        self.max_frame = limits.max_frame
+        self._limits = limits
+        self._per_address: Counter[str] = Counter()
+        self._listener: socket.socket | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._all_closed: asyncio.Event | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self.max_frame = limits.max_frame
+        self.memory.limit = limits.request_memory
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def listen(self, host: str, port: int, backlog: int = 1024) -> tuple[str, int]:
+        """Bind and listen, without accepting yet; returns the address that was bound."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(backlog)
+        except OSError:
+            listener.close()
+            raise
+        listener.setblocking(False)
+        self._listener = listener
+        bound = listener.getsockname()
+        return str(bound[0]), int(bound[1])
+
+    def serve(self) -> None:
+        """Start to accept clients."""
+        assert self._listener is not None
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
+        self.loop.add_reader(self._listener.fileno(), self._accept)
+        self._sweep_later()
+
+    def stop_accepting(self) -> None:
+        if self._listener is not None:
+            self.loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    async def drain(self) -> None:
+        """Answer what is under way, then close everything; who does not take the answer in time is cut off."""
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.drain()
+        if self.connections:
+            self._all_closed = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._all_closed.wait(), _DRAIN_SECONDS)
+            except TimeoutError:
+                logger.warning("%d connections did not finish in time", len(self.connections))
+        self.abort()
+
+    def abort(self) -> None:
+        """Close everything at once."""
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.close()
+
+    # -- the door -----------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for _ in range(_ACCEPT_TURN):
+            try:
+                sock, name = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    logger.error("cannot accept a client: %s; trying again in a second", error)
+                    self.loop.remove_reader(self._listener.fileno())
+                    self.loop.call_later(1.0, self._accept_again)
+                    return
+                raise
+            self._admit(sock, str(name[0]), int(name[1]))
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            self.loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _admit(self, sock: socket.socket, address: str, port: int) -> None:
+        limits = self._limits
+        allowed = limits.address_overrides.get(address, limits.max_connections_per_address)
+        if len(self.connections) >= limits.max_connections:
+            sock.close()
+            logger.warning("refused %s:%d: %d connections (max.connections)", address, port, limits.max_connections)
+            return
+        if self._per_address[address] >= allowed:
+            sock.close()
+            logger.warning("refused %s:%d: %d from there (max.connections.per.ip)", address, port, allowed)
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._per_address[address] += 1
+        self.connections.add(Connection(self, sock, address, f"{address}:{port}"))
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._per_address[connection.address] -= 1
+        if not self._per_address[connection.address]:
+            del self._per_address[connection.address]
+        if not self.connections and self._all_closed is not None:
+            self._all_closed.set()
+
+    # -- the idle -----------------------------------------------------------------------------------------
+
+    def _sweep_later(self) -> None:
+        pause = min(max(self._limits.idle_seconds / 4, 0.05), 5.0 if self.memory.contended else 30.0)
+        self._sweeper = self.loop.call_later(pause, self._sweep)
+
+    def _sweep(self) -> None:
+        now = self.now()
+        for connection in list(self.connections):
+            silent = now - connection.last_active
+            if connection.waits:
+                continue
+            if silent > self._limits.idle_seconds:
+                logger.debug("closing %r: idle for %.0f s", connection, silent)
+                connection.close()
+            elif connection.stalls and self.memory.contended and silent > _STALL_SECONDS:
+                connection.close(f"its frame made no progress for {silent:.0f} s while others wait for memory")
+        self._sweep_later()

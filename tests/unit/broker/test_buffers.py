@@ -1,0 +1,53 @@
+"""Request memory is reused and bounded."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.broker.buffers import RequestMemory, _class_of
+
+MB = 1024 * 1024
+
+
+def test_a_buffer_given_back_is_lent_again() -> None:
+    memory = RequestMemory(limit=10 * MB)
+    first = memory.borrow(MB)
+    assert first is not None and len(first.view) == MB
+    memory.give_back(first)
+    again = memory.borrow(MB - 5)
+    assert again is not None and again.view.obj is first.view.obj
+
+
+def test_who_comes_above_the_limit_waits_until_others_are_done() -> None:
+    memory, woken = RequestMemory(limit=2 * MB), []
+    first = memory.borrow(2 * MB)
+    assert first is not None
+    assert memory.borrow(MB) is None
+    memory.wait(lambda: woken.append(memory.borrow(MB)))
+    assert memory.contended
+    memory.give_back(first)
+    assert woken[0] is not None
+    assert not memory.contended
+
+
+def test_a_frame_larger_than_the_limit_is_read_alone() -> None:
+    memory = RequestMemory(limit=MB)
+    big = memory.borrow(5 * MB)
+    assert big is not None
+    assert memory.borrow(1) is None
+    memory.give_back(big)
+    assert memory.lent == 0
+
+
+def test_only_so_much_is_kept_for_later() -> None:
+    memory = RequestMemory(limit=100 * MB, keep=2 * MB)
+    leases = [memory.borrow(MB) for _ in range(10)]
+    for lease in leases:
+        assert lease is not None
+        memory.give_back(lease)
+    assert memory._kept <= 2 * MB
+
+
+@given(st.integers(1, 200 * MB))
+def test_a_buffer_is_at_most_a_quarter_larger_than_the_frame(size: int) -> None:
+    room = _class_of(size)
+    assert size <= room <= max(size * 1.25 + 1, 64 * 1024)

@@ -1,0 +1,247 @@
+"""A connection answers in order, reads no further than it can answer, and holds back nobody but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.buffers import RequestMemory
+from ottla.broker.connection import Connection, Parts, Refused
+from ottla.broker.pending import Pending
+from ottla.storage.files import RealDisk
+from ottla.storage.log import FileSlice
+
+Reply = Callable[[bytes], Any]
+
+
+class Host:
+    """A server of one connection whose dispatch is a plain function."""
+
+    def __init__(self, reply: Reply, memory: int = 1 << 20, scratch: int = 1024) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.memory = RequestMemory(memory)
+        self.scratch = memoryview(bytearray(scratch))
+        self.max_frame = 1 << 22
+        self.reply = reply
+        self.seen: list[bytes] = []
+        self.gone: list[Connection] = []
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Pending | None:
+        self.seen.append(bytes(frame))
+        return self.reply(self.seen[-1])
+
+    def closed(self, connection: Connection) -> None:
+        self.gone.append(connection)
+
+    def now(self) -> float:
+        return self.loop.time()
+
+
+class Client:
+    def __init__(self, reply: Reply, **options: int) -> None:
+        self.host = Host(reply, **options)
+        ours, self.sock = socket.socketpair()
+        ours.setblocking(False)
+        self.sock.setblocking(False)
+        self.connection = Connection(self.host, ours, "127.0.0.1", "127.0.0.1:1")
+
+    async def send(self, data: bytes) -> None:
+        await self.host.loop.sock_sendall(self.sock, data)
+
+    async def receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = await asyncio.wait_for(self.host.loop.sock_recv(self.sock, size - len(data)), 5)
+            if not more:
+                break
+            data += more
+        return data
+
+
+def frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def echo(body: bytes) -> Parts:
+    return [b"<" + body[:8] + b">"]
+
+
+def test_frames_are_answered_in_order_however_they_are_cut() -> None:
+    bodies = [b"one", b"two" * 700, b"three", b"f" * 100_000, b"five"]
+    stream = b"".join(map(frame, bodies))
+
+    async def scenario() -> None:
+        for piece in (1, 3, 7, 1000, 5000, len(stream)):
+            client = Client(echo)
+            expected = b"".join(b"<" + body[:8] + b">" for body in bodies)
+            received = asyncio.create_task(client.receive(len(expected)))
+            step = max(piece, len(stream) // 3000)
+            for start in range(0, len(stream), step):
+                await client.send(stream[start : start + step])
+            assert await received == expected
+            assert client.host.seen == bodies
+            assert client.host.memory.lent == 0
+            client.connection.close()
+
+    run(scenario)
+
+
+def test_what_follows_a_waiting_request_is_handled_after_its_answer() -> None:
+    async def scenario() -> None:
+        waiting = Pending()
+        waiting.encode_by(lambda response: [response])
+        client = Client(lambda body: waiting if body == b"wait" else echo(body))
+        await client.send(frame(b"wait") + frame(b"next") + frame(b"last")[:5])
+        await until(lambda: bool(client.host.seen))
+        await client.send(frame(b"last")[5:])
+        assert client.host.seen == [b"wait"]
+        waiting.resolve(b"[now]")
+        assert await client.receive(17) == b"[now]<next><last>"
+        client.connection.close()
+
+    run(scenario)
+
+
+def test_a_slow_reader_stops_being_read_until_it_has_taken_its_answer() -> None:
+    async def scenario() -> None:
+        large = b"x" * 3_000_000
+        client = Client(lambda body: [large])
+        await client.send(frame(b"a") + frame(b"b"))
+        await until(lambda: bool(client.host.seen))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert client.host.seen == [b"a"]
+        assert len(await client.receive(len(large))) == len(large)
+        assert len(await client.receive(len(large))) == len(large)
+        assert client.host.seen == [b"a", b"b"]
+        client.connection.close()
+
+    run(scenario)
+
+
+def test_bytes_and_file_slices_make_one_answer(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(bytes(range(256)) * 8192)
+
+    async def scenario() -> None:
+        file = RealDisk().open(path)
+        client = Client(lambda body: [b"head", FileSlice(file, 256, 1_000_000), b"mid", FileSlice(file, 3, 4), b"end"])
+        await client.send(frame(b"a"))
+        whole = path.read_bytes()
+        expected = b"head" + whole[256:1_000_256] + b"mid" + whole[3:7] + b"end"
+        assert await client.receive(len(expected)) == expected
+        assert not client.connection.busy
+        client.connection.close()
+
+    run(scenario)
+
+
+def test_a_slice_beyond_the_end_of_its_file_closes_the_connection(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"short")
+
+    async def scenario() -> None:
+        client = Client(lambda body: [b"head", FileSlice(RealDisk().open(path), 0, 100)])
+        await client.send(frame(b"a"))
+        assert await client.receive(100) == b"headshort"
+        assert client.host.gone
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1 << 23, 0x47455420])
+def test_an_impossible_size_closes_the_connection(size: int) -> None:
+    async def scenario() -> None:
+        client = Client(echo)
+        await client.send(frame(b"a") + size.to_bytes(4, "big", signed=True) + b"tail")
+        assert await client.receive(100) == b"<a>"
+        assert client.host.gone == [client.connection]
+
+    run(scenario)
+
+
+def test_a_refusal_closes_the_connection_and_gives_its_memory_back() -> None:
+    def refuse(body: bytes) -> Parts:
+        raise Refused("no")
+
+    async def scenario() -> None:
+        client = Client(refuse)
+        await client.send(frame(b"x" * 50_000))
+        assert await client.receive(1) == b""
+        assert client.host.memory.lent == 0
+
+    run(scenario)
+
+
+def test_no_answer_is_an_answer_too() -> None:
+    async def scenario() -> None:
+        client = Client(lambda body: None if body == b"quiet" else echo(body))
+        await client.send(frame(b"quiet") * 3 + frame(b"loud"))
+        assert await client.receive(6) == b"<loud>"
+        client.connection.close()
+
+    run(scenario)
+
+
+def test_a_client_that_goes_cancels_what_it_waits_for() -> None:
+    async def scenario() -> None:
+        cancelled: list[bool] = []
+        waiting = Pending(on_cancel=lambda: cancelled.append(True))
+        waiting.encode_by(lambda response: [response])
+        client = Client(lambda body: waiting)
+        await client.send(frame(b"a"))
+        await until(lambda: bool(client.host.seen))
+        client.connection.close()
+        assert cancelled == [True]
+        waiting.resolve(b"late")
+
+    run(scenario)
+
+
+def test_a_large_frame_waits_for_memory_and_is_then_read_whole() -> None:
+    async def scenario() -> None:
+        client = Client(echo, memory=150_000)
+        held = client.host.memory.borrow(100_000)
+        assert held is not None
+        body = b"abcdefgh" * 12_000
+        sending = asyncio.create_task(client.send(frame(body)))
+        await until(lambda: client.host.memory.contended)
+        assert client.host.seen == []
+        client.host.memory.give_back(held)
+        await sending
+        assert await client.receive(10) == b"<abcdefgh>"
+        assert client.host.seen == [body]
+        client.connection.close()
+
+    run(scenario)
+
+
+def test_draining_answers_the_request_under_way_and_no_other() -> None:
+    async def scenario() -> None:
+        waiting = Pending()
+        waiting.encode_by(lambda response: [response])
+        client = Client(lambda body: waiting)
+        await client.send(frame(b"a") + frame(b"b"))
+        await until(lambda: bool(client.host.seen))
+        client.connection.drain()
+        assert not client.host.gone
+        waiting.resolve(b"done")
+        assert await client.receive(100) == b"done"
+        assert client.host.seen == [b"a"]
+
+    run(scenario)

@@ -1,0 +1,78 @@
+"""Sessions tell what changed, and notice a lost or doubled request."""
+
+from itertools import count
+
+from ottla.broker.fetch_sessions import FetchSession, FetchSessions, Wanted
+from ottla.protocol.errors import ErrorCode
+
+
+def wanted(topic: str, index: int = 0, offset: int = 0) -> Wanted:
+    return Wanted(topic, index, offset, 1024, -1, -1, -1)
+
+
+def sessions(limit: int = 10) -> FetchSessions:
+    numbers = count(1)
+    return FetchSessions(limit, lambda low, high: next(numbers))
+
+
+def tell(session: FetchSession, topic: str, *, error: int = 0, size: int = 0, mark: int = 5, start: int = 0) -> bool:
+    return session.worth_telling((topic, 0), error, size, mark, start, diverging=False)
+
+
+def opened(cache: FetchSessions, *topics: str) -> FetchSession:
+    session = cache.open(False, [wanted(topic) for topic in topics], 0)
+    assert session is not None
+    return session
+
+
+def test_only_what_changed_is_told() -> None:
+    session = opened(sessions(), "a")
+    assert tell(session, "a")
+    assert not tell(session, "a")
+    assert tell(session, "a", mark=6)
+    assert tell(session, "a", mark=6, start=1)
+    assert tell(session, "a", mark=6, start=1, size=100)
+    assert not tell(session, "a", mark=6, start=1)
+
+
+def test_the_end_of_an_error_is_told_too() -> None:
+    session = opened(sessions(), "a")
+    tell(session, "a")
+    assert tell(session, "a", error=3, mark=-1, start=-1)
+    assert tell(session, "a", error=3, mark=-1, start=-1)
+    assert tell(session, "a")
+
+
+def test_who_got_records_goes_to_the_end_of_the_line() -> None:
+    session = opened(sessions(), "a", "b", "c")
+    tell(session, "a", size=10)
+    assert [w.topic for w in session.wanted()] == ["b", "c", "a"]
+
+
+def test_each_request_must_carry_the_next_epoch() -> None:
+    cache = sessions()
+    session = opened(cache, "a")
+    assert cache.resume(session.id, 1, False, 0) is session
+    assert cache.resume(session.id, 1, False, 0) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert cache.resume(session.id, 2, False, 0) is session
+    assert cache.resume(99, 1, False, 0) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.resume(session.id, 3, True, 0) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_a_session_learns_of_added_changed_and_forgotten_partitions() -> None:
+    session = opened(sessions(), "a", "b")
+    session.update([wanted("a", offset=7), wanted("c")], [("b", 0)])
+    assert [(w.topic, w.fetch_offset) for w in session.wanted()] == [("a", 7), ("c", 0)]
+
+
+def test_a_full_cache_opens_no_session_until_the_oldest_is_long_unused() -> None:
+    cache = sessions(limit=1)
+    first = opened(cache, "a")
+    assert cache.open(False, [wanted("b")], 1_000) is None
+    assert cache.open(False, [wanted("b")], 121_000) is not None
+    assert cache.resume(first.id, 1, False, 0) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(cache) == 1
+
+
+def test_no_sessions_at_all_can_be_configured() -> None:
+    assert sessions(limit=0).open(False, [wanted("a")], 0) is None
