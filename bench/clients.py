@@ -56,7 +56,12 @@ def produce(bootstrap: str, pid: int, topic: str, size: int, count: int, config:
     """Send `count` records of `size` bytes to partition 0 as fast as librdkafka takes them."""
     failures: list[str] = []
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "error_cb": lambda e: failures.append(str(e)), **config}
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 3,
+            "error_cb": lambda error: failures.append(str(error)),
+            **config,
+        }
     )
     producer.list_topics(topic, timeout=30)
     group = max(1, min(1000, 1_000_000 // size, count))
@@ -90,6 +95,7 @@ def consume(bootstrap: str, pid: int, topic: str, size: int, count: int, config:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 3,
             "group.id": "bench",
             "enable.auto.commit": False,
             # Never wait with a full queue: the client's pause would hide the broker.

@@ -127,22 +127,25 @@ class Bench:
                         self.note(side, f"{key} MB/s", total / 1e6 / result["seconds"])
                         self.note(side, f"{key} records/s", count / result["seconds"])
 
-    def single(self) -> None:
-        """Single-record requests with acks=all, one at a time on one connection."""
+    def single(self, measure: str = "single", warm_up: int = 0) -> None:
+        """Single-record requests with acks=all, one at a time on one connection.
+
+        The thrown-away round is as long as the others, or of `warm_up` requests: the JVM goes on getting
+        faster for some 30,000 requests, so both states are worth knowing.
+        """
         count = int(5000 * max(self.scale, 0.4))
         with ExitStack() as topics:
             names = {s.name: topics.enter_context(topic_on(s, self._topic_name())) for s in self.sides}
             for counts, side in self._turns():
-                # The thrown-away round is longer: the JVM's second compiler starts after 10,000 calls.
-                requests = count if counts else max(20_000, count)
+                requests = count if counts else max(warm_up, count)
                 result = self._client(
                     "single", port=side.port, pid=side.pid, topic=names[side.name], size=100, count=requests
                 )
                 if counts:
                     times = sorted(result["times"])
                     for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
-                        self.note(side, f"single {name}", _quantile(times, share) / 1e3)
-                    self.note(side, "single cpu", result["cpu"] / requests * 1e6)
+                        self.note(side, f"{measure} {name}", _quantile(times, share) / 1e3)
+                    self.note(side, f"{measure} cpu", result["cpu"] / requests * 1e6)
 
     def end_to_end(self, rate: int = 500) -> None:
         """From the send of a record until a consumer that waits in a long poll has it."""

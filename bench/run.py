@@ -33,7 +33,7 @@ from bench.table import Line, lines, render
 
 Start = Callable[[Path], AbstractContextManager[Side]]
 
-MEASURES = ["start-up", "idle", *(f"bulk-{b.name}" for b in BULKS), "single", "end-to-end"]
+MEASURES = ["start-up", "idle", "single", "end-to-end", *(f"bulk-{b.name}" for b in BULKS)]
 
 
 def _arguments() -> argparse.Namespace:
@@ -93,16 +93,19 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line],
         if "idle" in wanted:
             _say("idle")
             bench.idle(settle=3 if quick else 8, seconds=4 if quick else 10)
-        for bulk in BULKS:
-            if f"bulk-{bulk.name}" in wanted:
-                _say(f"produce and consume, {bulk.title}")
-                bench.bulk(bulk)
         if "single" in wanted:
             _say("single-record requests")
             bench.single()
         if "end-to-end" in wanted:
             _say("end to end")
             bench.end_to_end()
+        for bulk in BULKS:
+            if f"bulk-{bulk.name}" in wanted:
+                _say(f"produce and consume, {bulk.title}")
+                bench.bulk(bulk)
+        if "single" in wanted and not quick:
+            _say("single-record requests, after many of them")
+            bench.single("steady", warm_up=40_000)
         if any(name.startswith("bulk-") for name in wanted):
             bench.loaded_memory()
     return bench, lines(bench.figure, ours, theirs), (ours, theirs)

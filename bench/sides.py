@@ -83,7 +83,7 @@ def kafka_side(data: Path, name: str = "Kafka") -> Iterator[Side]:
 @contextmanager
 def topic_on(side: Side, name: str) -> Iterator[str]:
     """A topic of one partition for the length of a measurement."""
-    admin = AdminClient({"bootstrap.servers": side.bootstrap})
+    admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 3})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     try:
         yield name
