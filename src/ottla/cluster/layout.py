@@ -19,6 +19,7 @@ part of the image (`load_image` reports it as `leftovers`) and the next controll
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,8 @@ from ottla.cluster.image import (
     PartitionState,
     TopicImage,
 )
-from ottla.cluster.registry import Node, Registry
-from ottla.cluster.topic_ids import id_from_text, id_text
+from ottla.cluster.registry import Ambiguous, Create, Node, NodeExists, Operation, Registry
+from ottla.cluster.topic_ids import id_from_text, id_text, random_id
 
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
@@ -122,6 +123,29 @@ def config_path(resource: ConfigResource) -> str:
 
 def _config_resource(folder: str, name: str) -> ConfigResource:
     return _CONFIG_TYPES[folder], "" if name == _EVERY_BROKER else unquote(name)
+
+
+async def prepare(registry: Registry, rng: random.Random) -> None:
+    """Makes what must be there in a new registry, once for the life of a cluster."""
+    wanted: list[Operation] = [Create(folder) for folder in FOLDERS]
+    wanted += [
+        Create(CLUSTER_ID, to_bytes({"id": id_text(random_id(rng))})),
+        Create(CONTROLLER_EPOCH, epoch_data(0, 0)),
+        Create(PRODUCER_IDS, to_bytes({"next": 0})),
+    ]
+    while True:
+        present = await registry.subtree("/")
+        missing = [operation for operation in wanted if operation.path not in present]
+        if not missing:
+            return
+        try:
+            await registry.commit(missing)
+        except (NodeExists, Ambiguous):
+            continue  # another broker does the same, or we shall see whether we did: look again
+
+
+def epoch_data(epoch: int, write: int) -> bytes:
+    return to_bytes({"epoch": epoch, "write": write})
 
 
 @dataclass(frozen=True, slots=True)

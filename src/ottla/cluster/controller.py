@@ -1,0 +1,391 @@
+"""The controller: the one writer of cluster state.
+
+Every broker has a `Controller`; the one that wins the election is active and the others stand by. The active
+one holds the current image, decides each request against it (`topic_rules`), commits the outcome to the
+registry under its epoch (`leadership`), and only then publishes the delta to its feed. Requests are taken one
+at a time, so a decision is never made on an image that changes under it. All items of one request share
+commits: a thousand small topics cost as many syncs as their operations fill commits.
+
+Each operation returns an `Outcome`: the results in the order of the request, and the version of the image
+that shows them, which a handler waits for before it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from ottla.cluster import layout
+from ottla.cluster.changes import Change, batches, config_change, creation, deletion, growth
+from ottla.cluster.feed import ImageFeed
+from ottla.cluster.image import (
+    TOPIC_CONFIG,
+    BrokerNode,
+    ClusterImage,
+    ConfigResource,
+    ImageDelta,
+    PartitionState,
+    TopicImage,
+    first_version,
+)
+from ottla.cluster.leadership import MAX_WRITE_OPERATIONS, Leadership, NotController, Term
+from ottla.cluster.registry import (
+    Delete,
+    Operation,
+    Registry,
+    RegistryError,
+    SessionLost,
+    Set,
+    Unavailable,
+)
+from ottla.cluster.topic_rules import (
+    ConfigCheck,
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicPlan,
+    plan_more_partitions,
+    plan_topics,
+)
+from ottla.protocol.errors import ApiError, ErrorCode
+
+_log = logging.getLogger(__name__)
+
+PRODUCER_ID_BLOCK = 1_000
+_RETRY_SECONDS = 0.5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """`results` stand in the order of the request; an `ApiError` is the refusal of that item."""
+
+    version: int
+    results: list[T | ApiError]
+
+
+ConfigChange = Mapping[str, str | None] | Callable[[Mapping[str, str]], Mapping[str, str | None]]
+"""Keys to set, or with None to remove; or a function that makes these from the present configuration."""
+
+
+class Controller:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        rng: random.Random,
+        broker_id: int,
+        check_topic_configs: ConfigCheck,
+        defaults: TopicDefaults | None = None,
+    ) -> None:
+        self._registry = registry
+        self._rng = rng
+        self._broker_id = broker_id
+        self._check_topic_configs = check_topic_configs
+        self.defaults = defaults or TopicDefaults()
+        self.feed = ImageFeed()
+        self._leadership = Leadership(registry, broker_id)
+        self._lock = asyncio.Lock()
+        self._follower: asyncio.Task[None] | None = None
+        self._producer_ids: range = range(0)
+
+    # Lifecycle
+
+    @property
+    def active(self) -> bool:
+        return self._leadership.term is not None
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.feed.current
+
+    async def start(self) -> None:
+        """Stands for election once, then keeps standing by in the background. The registry is open."""
+        await layout.prepare(self._registry, self._rng)
+        await self._campaign()
+        self._follower = asyncio.create_task(self._follow(), name="controller")
+
+    async def stop(self) -> None:
+        """Leaves the office to others; the registry stays open, for it is not ours."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+            self._follower = None
+        async with self._lock:
+            if self._leadership.term is not None:
+                try:
+                    await self._leadership.write([Delete(layout.CONTROLLER)])
+                except (NotController, RegistryError) as error:
+                    _log.warning("could not hand back the controller's office: %s", error)
+                self._leadership.resign("it stops")
+
+    async def _campaign(self) -> bool:
+        async with self._lock:
+            term = await self._leadership.campaign()
+            if term is None:
+                return False
+            try:
+                loaded = await layout.load_image(
+                    self._registry, version=first_version(term.epoch), controller_id=self._broker_id
+                )
+                await self._clear_leftovers(loaded.leftovers)
+            except BaseException:
+                self._leadership.resign("it could not read the cluster's state")
+                raise
+            self.feed.reset(loaded.image)
+            return True
+
+    async def _clear_leftovers(self, paths: Sequence[str]) -> None:
+        if paths:
+            _log.warning("clearing %d nodes left by an interrupted change of topics", len(paths))
+        for batch in batches([Delete(path) for path in paths]):
+            await self._leadership.write(batch)
+
+    async def _follow(self) -> None:
+        """Stands by for the office, or in office keeps the list of brokers."""
+        while True:
+            try:
+                term = self._leadership.term
+                if term is None:
+                    watch = await self._registry.watch(layout.CONTROLLER)
+                    if not await self._campaign():
+                        await _first_of(watch, self._registry.lost)
+                else:
+                    watch = await self._registry.watch(layout.BROKER_IDS)
+                    await self._take_in_brokers(term)
+                    await _first_of(watch, self._registry.lost, term.over)
+                if self._registry.lost.is_set():
+                    raise SessionLost
+            except SessionLost:
+                self._leadership.resign("its registry session is lost")
+                await self._renew()
+            except NotController:
+                continue
+            except RegistryError as error:
+                _log.warning("the controller cannot read the registry: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _renew(self) -> None:
+        try:
+            await self._registry.renew()
+        except RegistryError as error:
+            _log.warning("cannot begin a new registry session: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _take_in_brokers(self, term: Term) -> None:
+        nodes = await self._registry.subtree(layout.BROKER_IDS)
+        present: dict[int, BrokerNode] = {}
+        for path, node in nodes.items():
+            broker_id = int(path.rpartition("/")[2])
+            present[broker_id] = layout.broker_from(broker_id, node)
+        async with self._lock:
+            if self._leadership.term is not term:
+                return
+            known = self.image.brokers
+            changed: dict[int, BrokerNode | None] = {
+                broker: None for broker in known if broker not in present
+            }
+            changed.update((id_, node) for id_, node in present.items() if known.get(id_) != node)
+            if changed:
+                for broker_id, broker in changed.items():
+                    _log.info("broker %d %s", broker_id, f"joined: {broker}" if broker else "left")
+                self._publish(replace(self._delta(), brokers=changed))
+
+    # Topics
+
+    async def create_topics(
+        self, requests: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Outcome[TopicPlan]:
+        async def decide() -> list[TopicPlan | ApiError]:
+            plans = plan_topics(
+                requests,
+                self.image,
+                defaults=self.defaults,
+                check_configs=self._check_topic_configs,
+                rng=self._rng,
+            )
+            return await self._write_all(plans, creation) if not validate_only else plans
+
+        return await self._in_office(decide, len(requests))
+
+    async def delete_topics(self, topics: Sequence[str | bytes]) -> Outcome[TopicImage]:
+        """Deletes by name or by id (bytes); the results are the topics as they were."""
+
+        async def decide() -> list[TopicImage | ApiError]:
+            found: list[TopicImage | ApiError] = []
+            for topic in topics:
+                if isinstance(topic, bytes):
+                    image = self.image.topics_by_id.get(topic)
+                    missing = ErrorCode.UNKNOWN_TOPIC_ID
+                else:
+                    image = self.image.topics.get(topic)
+                    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if image is None:
+                    found.append(ApiError(missing))
+                elif image in found:
+                    found.append(ApiError(ErrorCode.INVALID_REQUEST, "The topic is named twice."))
+                else:
+                    found.append(image)
+            return await self._write_all(found, lambda topic: deletion(topic, self.image))
+
+        return await self._in_office(decide, len(topics))
+
+    async def create_partitions(
+        self, requests: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> Outcome[TopicImage]:
+        """Grows topics; the results are the topics as they became (or would become)."""
+
+        async def decide() -> list[TopicImage | ApiError]:
+            plans: list[TopicImage | ApiError] = []
+            for request in requests:
+                try:
+                    added = plan_more_partitions(request, self.image, defaults=self.defaults, rng=self._rng)
+                    plans.append(self.image.topics[request.name].with_partitions(added))
+                except ApiError as error:
+                    plans.append(error)
+            return (
+                await self._write_all(plans, lambda topic: growth(topic, self.image))
+                if not validate_only
+                else plans
+            )
+
+        return await self._in_office(decide, len(requests))
+
+    # Configuration and producer ids
+
+    async def write_configs(self, changes: Mapping[ConfigResource, ConfigChange]) -> Outcome[ConfigResource]:
+        """Changes dynamic configurations; a value None removes the key.
+
+        A change may be a function of the present configuration. It runs while no other request can change
+        it, so that appending to a list loses nothing; it may raise `ApiError` to refuse.
+        """
+
+        async def decide() -> list[ConfigResource | ApiError]:
+            wanted: dict[ConfigResource, Mapping[str, str]] = {}
+            results: list[ConfigResource | ApiError] = []
+            for resource, change in changes.items():
+                present = self.image.config(*resource)
+                try:
+                    if resource[0] == TOPIC_CONFIG and resource[1] not in self.image.topics:
+                        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    new = change(present) if callable(change) else change
+                except ApiError as error:
+                    results.append(error)
+                    continue
+                merged: dict[str, str | None] = {**present, **new}
+                wanted[resource] = {key: value for key, value in merged.items() if value is not None}
+                results.append(resource)
+            return await self._write_all(
+                results, lambda resource: config_change(resource, wanted[resource], self.image)
+            )
+
+        return await self._in_office(decide, len(changes))
+
+    async def allocate_producer_ids(self) -> tuple[int, int]:
+        """A block of producer ids that nobody ever had: the first, and how many. Durable when it returns."""
+        async with self._lock:
+            try:
+                node = await self._registry.get(layout.PRODUCER_IDS)
+                first = int(layout.from_bytes(node.data)["next"])
+                data = layout.to_bytes({"next": first + PRODUCER_ID_BLOCK})
+                await self._leadership.write([Set(layout.PRODUCER_IDS, data, node.version)])
+            except (NotController, SessionLost):
+                raise ApiError(ErrorCode.NOT_CONTROLLER) from None
+            except RegistryError as error:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return first, PRODUCER_ID_BLOCK
+
+    async def next_producer_id(self) -> int:
+        """One producer id of this broker's block; what is left of a block at the end is never used."""
+        while not self._producer_ids:
+            first, count = await self.allocate_producer_ids()
+            if not self._producer_ids:  # unless another request fetched a block meanwhile
+                self._producer_ids = range(first, first + count)
+        producer_id = self._producer_ids[0]
+        self._producer_ids = self._producer_ids[1:]
+        return producer_id
+
+    # Writing
+
+    async def _in_office(self, decide: Callable[[], Awaitable[list[T | ApiError]]], items: int) -> Outcome[T]:
+        """Runs one request alone and in office; out of office every item is refused."""
+        async with self._lock:
+            if self._leadership.term is None:
+                return Outcome(self.image.version, [ApiError(ErrorCode.NOT_CONTROLLER)] * items)
+            results = await decide()
+            return Outcome(self.image.version, results)
+
+    async def _write_all(
+        self, items: list[T | ApiError], change_for: Callable[[T], Change]
+    ) -> list[T | ApiError]:
+        """Writes the changes of the items that are not refused, sharing commits; refuses what failed."""
+        results = list(items)
+        batch: list[tuple[int, Change]] = []
+        operations: list[Operation] = []
+
+        async def flush() -> None:
+            nonlocal batch, operations
+            pending, batch, to_write, operations = batch, [], operations, []
+            failure = await self._write([change for _, change in pending], [to_write])
+            for index, _ in pending:
+                results[index] = failure or results[index]
+
+        for index, item in enumerate(items):
+            if isinstance(item, ApiError):
+                continue
+            change = change_for(item)
+            if len(change.commits) > 1:
+                results[index] = await self._write([change], change.commits) or item
+                continue
+            if len(operations) + len(change.commits[0]) > MAX_WRITE_OPERATIONS:
+                await flush()
+            batch.append((index, change))
+            operations += change.commits[0]
+        if batch:
+            await flush()
+        return results
+
+    async def _write(self, changes: list[Change], commits: list[list[Operation]]) -> ApiError | None:
+        written = 0
+        try:
+            for operations in commits:
+                await self._leadership.write(operations)
+                written += 1
+        except NotController:
+            return ApiError(ErrorCode.NOT_CONTROLLER)
+        except Unavailable as error:
+            _log.error("the registry did not take a change: %s", error)
+            if written:
+                self._leadership.resign("a change is half done; taking office again clears it away")
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The registry could not be written: {error}")
+        topics: dict[str, TopicImage | None] = {}
+        partitions: dict[str, Mapping[int, PartitionState]] = {}
+        configs: dict[ConfigResource, Mapping[str, str] | None] = {}
+        for change in changes:
+            topics.update(change.topics or {})
+            partitions.update(change.partitions or {})
+            configs.update(change.configs or {})
+        self._publish(replace(self._delta(), topics=topics, partitions=partitions, configs=configs))
+        return None
+
+    def _delta(self) -> ImageDelta:
+        version = self.image.version
+        return ImageDelta(base=version, version=version + 1)
+
+    def _publish(self, delta: ImageDelta) -> None:
+        self.feed.publish(delta)
+
+
+async def _first_of(watch: asyncio.Future[None], *events: asyncio.Event) -> None:
+    """Waits for the first of these and lets go of the rest."""
+    waiting: list[asyncio.Future[Any]] = [watch, *(asyncio.ensure_future(event.wait()) for event in events)]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waiting:
+            future.cancel()

@@ -1,0 +1,146 @@
+"""Being the controller: winning the office, writing under it, losing it.
+
+One broker of a cluster is the controller and only it writes cluster state. The office is the ephemeral node
+`/controller`; the proof of holding it is `/controller_epoch`, which every commit of the controller rewrites
+under a version check. One commit takes the office (creates the node and raises the epoch), so of two racers
+exactly one wins; a controller that was replaced while it slept fails the version check on its first write
+and steps down with nothing written.
+
+The epoch node also numbers the controller's writes. That makes an ambiguous commit easy to resolve: read the
+node, and it says whether the write of this number is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ottla.cluster.layout import CONTROLLER, CONTROLLER_EPOCH, epoch_data, from_bytes, to_bytes
+from ottla.cluster.registry import (
+    MAX_COMMIT_OPERATIONS,
+    Ambiguous,
+    BadVersion,
+    Create,
+    NodeError,
+    NodeExists,
+    NoNode,
+    Operation,
+    Registry,
+    SessionLost,
+    Set,
+    Unavailable,
+)
+
+_log = logging.getLogger(__name__)
+
+MAX_WRITE_OPERATIONS = MAX_COMMIT_OPERATIONS - 1
+"""The epoch's own rewrite takes one."""
+
+_RESOLVE_ATTEMPTS = 5
+_RESOLVE_PAUSE_SECONDS = 0.2
+
+
+class NotController(Exception):
+    """This broker does not hold the office (any more); nothing was written."""
+
+
+@dataclass(slots=True)
+class Term:
+    """One stay in office."""
+
+    epoch: int
+    version: int
+    """Of the epoch node, as of our last write."""
+    writes: int = 0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Leadership:
+    def __init__(self, registry: Registry, broker_id: int) -> None:
+        self._registry = registry
+        self._broker_id = broker_id
+        self._term: Term | None = None
+
+    @property
+    def term(self) -> Term | None:
+        return self._term
+
+    async def campaign(self) -> Term | None:
+        """Tries to take the office once. None: somebody else holds it."""
+        office = await self._registry.find(CONTROLLER)
+        if office is not None and office.owner != self._registry.session_id:
+            return None
+        proof = await self._registry.get(CONTROLLER_EPOCH)
+        epoch = from_bytes(proof.data)["epoch"] + 1
+        operations: list[Operation] = [Set(CONTROLLER_EPOCH, epoch_data(epoch, 0), proof.version)]
+        if office is None:
+            operations.append(Create(CONTROLLER, to_bytes({"broker": self._broker_id}), ephemeral=True))
+        try:
+            await self._registry.commit(operations)
+        except (NodeExists, BadVersion, NoNode):
+            return None
+        except Ambiguous:
+            if not await self._holds(epoch):
+                return None
+        self._term = Term(epoch, proof.version + 1)
+        _log.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
+        return self._term
+
+    async def _holds(self, epoch: int) -> bool:
+        """After an ambiguous campaign: is the office ours and the epoch the one we asked for?"""
+        office = await self._registry.find(CONTROLLER)
+        proof = await self._registry.get(CONTROLLER_EPOCH)
+        return (
+            office is not None
+            and office.owner == self._registry.session_id
+            and from_bytes(proof.data)["epoch"] == epoch
+        )
+
+    def resign(self, why: str) -> None:
+        if self._term is not None:
+            _log.warning("broker %d is no longer the controller: %s", self._broker_id, why)
+            self._term.over.set()
+            self._term = None
+
+    async def write(self, operations: Sequence[Operation]) -> None:
+        """Commits under the office. `NotController`: resigned; `Unavailable`: nothing written, try again."""
+        term = self._term
+        if term is None:
+            raise NotController
+        data = epoch_data(term.epoch, term.writes + 1)
+        try:
+            await self._registry.commit([Set(CONTROLLER_EPOCH, data, term.version), *operations])
+        except Ambiguous as error:
+            _log.warning("a commit of the controller has an unknown outcome: %s", error)
+            await self._resolve(term, data)
+        except SessionLost as error:
+            self.resign(str(error))
+            raise NotController from error
+        except NodeError as error:
+            # Either the epoch moved on, or the registry is not what this controller believes it to be. In
+            # both cases the next one in office, be it this broker again, starts by reading everything.
+            self.resign(f"{type(error).__name__} at {error.path}")
+            raise NotController from error
+        term.writes += 1
+        term.version += 1
+
+    async def _resolve(self, term: Term, data: bytes) -> None:
+        """Returns if the write is in, raises `Unavailable` if it is not, resigns if that cannot be known."""
+        for _ in range(_RESOLVE_ATTEMPTS):
+            try:
+                proof = await self._registry.get(CONTROLLER_EPOCH)
+            except Unavailable:
+                await asyncio.sleep(_RESOLVE_PAUSE_SECONDS)
+                continue
+            except SessionLost as error:
+                self.resign(str(error))
+                raise NotController from error
+            if proof.data == data and proof.version == term.version + 1:
+                return
+            if proof.version == term.version:
+                raise Unavailable("the registry lost the commit")
+            break
+        self.resign("the outcome of a commit cannot be known")
+        raise NotController

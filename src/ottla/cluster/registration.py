@@ -1,0 +1,96 @@
+"""A broker's place in the cluster: the ephemeral node `/brokers/ids/N`.
+
+While it exists the broker is a member and the controller may give it partitions. Its creation id is the
+broker's epoch: it grows with every registration, so that what an earlier life of the broker said can be told
+from what it says now. If the session is lost (the process hung for longer than the session timeout), the
+registration begins a new session and registers again, under a new epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from ottla.cluster.image import BrokerNode
+from ottla.cluster.layout import broker_data, broker_path
+from ottla.cluster.registry import (
+    Ambiguous,
+    Create,
+    Delete,
+    NodeExists,
+    Registry,
+    RegistryError,
+)
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+
+
+class BrokerIdInUse(Exception):
+    """Another living broker is registered under this id."""
+
+
+class Registration:
+    def __init__(self, registry: Registry, broker: BrokerNode) -> None:
+        """The broker's epoch is not known yet; what is given is ignored."""
+        self._registry = registry
+        self._broker = broker
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def broker(self) -> BrokerNode:
+        return self._broker
+
+    async def start(self) -> int:
+        """Registers; returns the broker epoch."""
+        await self._register()
+        self._keeper = asyncio.create_task(self._keep(), name="broker registration")
+        return self._broker.epoch
+
+    async def stop(self) -> None:
+        """Stops keeping the node; it goes with the session."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+
+    async def _register(self) -> None:
+        path, data = broker_path(self._broker.id), broker_data(self._broker)
+        while True:
+            try:
+                await self._registry.commit([Create(path, data, ephemeral=True)])
+            except (NodeExists, Ambiguous):
+                node = await self._registry.find(path)
+                if node is None:
+                    continue  # the other one just left, or the ambiguous commit did not happen
+                if node.owner != self._registry.session_id:
+                    raise BrokerIdInUse(
+                        f"broker {self._broker.id} is already registered: {node.data.decode()}"
+                    ) from None
+                # Ours already, from an earlier start in this session or an ambiguous commit: a new node, so
+                # that the epoch grows and watchers see it.
+                await self._registry.commit([Delete(path), Create(path, data, ephemeral=True)])
+            node = await self._registry.get(path)
+            self._broker = replace(self._broker, epoch=node.creation_id)
+            return
+
+    async def _keep(self) -> None:
+        registered = True
+        while True:
+            if registered:
+                await self._registry.lost.wait()
+            registered = await self._registered_again()
+            if not registered:
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _registered_again(self) -> bool:
+        try:
+            await self._registry.renew()
+            await self._register()
+        except (RegistryError, BrokerIdInUse) as error:
+            _log.error("broker %d cannot register again yet: %s", self._broker.id, error)
+            return False
+        _log.warning("broker %d registered again, epoch %d", self._broker.id, self._broker.epoch)
+        return True
