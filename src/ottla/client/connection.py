@@ -1,0 +1,232 @@
+"""One blocking connection to one broker.
+
+Opening it asks the broker which versions of which requests it speaks; from then on every request goes out in
+the highest version both sides know, unless the caller wants a certain one. Requests may be sent ahead and
+their responses taken later, in any order: `send` gives back a `Pending`, `receive` waits for its response.
+
+A connection that failed is closed and stays closed; `Wire` opens a new one. Every failure is a
+`BrokerUnreachable` whose text names the address and says what to try, because it ends up before a person.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+from ottla import __version__
+from ottla.protocol.apis import APIS, Api
+from ottla.protocol.codec import Malformed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.frames import parse_response, request_frame
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.schema import Request
+
+MAX_RESPONSE = 256 << 20
+"""A response larger than this is taken for another protocol or a broken peer, and is not read."""
+
+_SIZE = Struct(">i")
+_API_VERSIONS = ApiVersionsRequest.api_key
+_PRODUCE = 0
+
+
+class BrokerUnreachable(Exception):
+    """No connection, or a connection that broke. `reason` says what happened, `advice` what to try."""
+
+    def __init__(self, address: str, reason: str, advice: str = "") -> None:
+        self.address = address
+        self.reason = reason
+        self.advice = advice
+        super().__init__(f"{address}: {reason}")
+
+
+class ConnectionLost(BrokerUnreachable):
+    """The broker was reached, and then closed the connection or fell silent."""
+
+
+class UnsupportedByBroker(Exception):
+    """The broker does not offer this request, or no version of it that we speak."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request on its way. `connection.receive(pending)` waits for its response."""
+
+    connection: Connection
+    api: Api
+    version: int
+    correlation_id: int
+    answered: bool = False
+    response: Any = field(default=None, repr=False)
+
+
+class Connection:
+    """A socket to `host:port` that speaks Kafka's protocol. Not for use by several threads at once."""
+
+    def __init__(self, host: str, port: int, *, client_id: str, connect_timeout: float) -> None:
+        self.host = host
+        self.port = port
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.client_id = client_id
+        self.versions: dict[int, tuple[int, int]] = {}
+        self._next_correlation = 0
+        self._in_flight: dict[int, Pending] = {}
+        self._socket = self._connect(connect_timeout)
+        try:
+            self._negotiate(connect_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        return self._socket.fileno() == -1
+
+    def fileno(self) -> int:
+        """So that `select` takes a connection."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+        self._in_flight.clear()
+
+    def version_for(self, request: type[Request], at_most: int | None = None) -> int:
+        """The highest version of `request` that both sides speak (and the caller wants)."""
+        api = APIS[request.api_key]
+        offered = self.versions.get(api.key)
+        if offered is None:
+            raise UnsupportedByBroker(f"the broker at {self.address} does not offer {api.name}")
+        ours = api.max_version if at_most is None else min(api.max_version, at_most)
+        version = min(ours, offered[1])
+        if version < max(api.min_version, offered[0]):
+            raise UnsupportedByBroker(
+                f"the broker at {self.address} speaks {api.name} {offered[0]} to {offered[1]}, "
+                f"this client {api.min_version} to {ours}"
+            )
+        return version
+
+    def send(self, request: Request, version: int | None = None, timeout: float = 30.0) -> Pending:
+        """Put `request` on the wire. One that the broker does not answer (acks=0) counts as answered at once."""
+        api = APIS[request.api_key]
+        if version is None:
+            version = self.version_for(type(request))
+        self._next_correlation = (self._next_correlation + 1) & 0x7FFFFFFF
+        pending = Pending(self, api, version, self._next_correlation)
+        parts = request_frame(request, version, pending.correlation_id, self.client_id)
+        try:
+            self._socket.settimeout(timeout)
+            for part in parts:
+                self._socket.sendall(part)
+        except TimeoutError:
+            raise self._lost(f"took no data for {timeout:g} s", "The broker may be overloaded.") from None
+        except OSError as error:
+            raise self._lost(_says(error)) from None
+        if api.key == _PRODUCE and getattr(request, "acks", 1) == 0:
+            pending.answered = True
+        else:
+            self._in_flight[pending.correlation_id] = pending
+        return pending
+
+    def receive(self, pending: Pending, timeout: float = 30.0) -> Any:
+        """The response to `pending`; `ConnectionLost` when it does not come within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not pending.answered:
+            self._take_one(deadline, pending)
+        return pending.response
+
+    def call(self, request: Request, version: int | None = None, timeout: float = 30.0) -> Any:
+        return self.receive(self.send(request, version, timeout), timeout)
+
+    def _take_one(self, deadline: float, wanted: Pending) -> None:
+        if self.closed:
+            raise ConnectionLost(self.address, "the connection is closed")
+        what = f"did not answer {wanted.api.name} in time"
+        size = _SIZE.unpack(self._read(4, deadline, what))[0]
+        if not 4 <= size <= MAX_RESPONSE:
+            raise self._lost(*_not_kafka(size))
+        frame = self._read(size, deadline, what)
+        correlation_id = _SIZE.unpack_from(frame)[0]
+        pending = self._in_flight.pop(correlation_id, None)
+        if pending is None:
+            raise self._lost("answered a request that was not sent; it may not be a Kafka broker")
+        version = pending.version
+        if pending.api.key == _API_VERSIONS and frame[4:6] == b"\x00\x23":
+            version = 0  # "unsupported version", the one error that every client can read: its body is v0
+        try:
+            pending.response = parse_response(pending.api, version, memoryview(frame))[1]
+        except Malformed as error:
+            raise self._lost(f"sent a {pending.api.name} response that cannot be read ({error})") from None
+        pending.answered = True
+
+    def _read(self, size: int, deadline: float, what: str) -> bytearray:
+        buffer = bytearray(size)
+        view, have = memoryview(buffer), 0
+        while have < size:
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                count = self._socket.recv_into(view[have:])
+            except TimeoutError:
+                raise self._lost(
+                    what, "The broker may be overloaded, or the address may lead elsewhere."
+                ) from None
+            except OSError as error:
+                raise self._lost(_says(error)) from None
+            if count == 0:
+                raise self._lost("closed the connection", "The broker may be stopping; its log says more.")
+            have += count
+        return buffer
+
+    def _connect(self, timeout: float) -> socket.socket:
+        try:
+            sock = socket.create_connection((self.host, self.port), timeout)
+        except socket.gaierror:
+            raise BrokerUnreachable(
+                self.address, f"no such host: {self.host}", "Check the name given to --bootstrap."
+            ) from None
+        except TimeoutError:
+            raise BrokerUnreachable(
+                self.address,
+                f"no answer within {timeout:g} s",
+                "Check the address, and firewalls on the way.",
+            ) from None
+        except ConnectionRefusedError:
+            raise BrokerUnreachable(
+                self.address, "connection refused", "Is the broker running? `ottla serve` starts one."
+            ) from None
+        except OSError as error:
+            raise BrokerUnreachable(self.address, _says(error)) from None
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def _negotiate(self, timeout: float) -> None:
+        """Ask for the version table: in our own highest version, then in one that the broker knows."""
+        version = APIS[_API_VERSIONS].max_version
+        for _ in range(2):
+            request = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
+            response = self.call(request, version, timeout)
+            self.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
+                break
+            version = min(version - 1, self.versions.get(_API_VERSIONS, (0, 0))[1])
+        if response.error_code:
+            raise self._lost(f"refused to say which versions it speaks (error {response.error_code})")
+
+    def _lost(self, reason: str, advice: str = "") -> ConnectionLost:
+        self.close()
+        return ConnectionLost(self.address, reason, advice)
+
+
+def _says(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _not_kafka(size: int) -> tuple[str, str]:
+    """What a frame of an absurd size probably is: the first four bytes of another protocol."""
+    start = _SIZE.pack(size)
+    if start[:2] in (b"\x15\x03", b"\x16\x03"):
+        return "answered in TLS", "This listener wants TLS, which this command does not speak yet."
+    if start == b"HTTP":
+        return "answered in HTTP", "This is a web server, not a Kafka broker. Check the port."
+    return f"sent a frame of {size} bytes, which is no Kafka response", "Check the port."
