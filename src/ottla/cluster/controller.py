@@ -117,12 +117,7 @@ class Controller:
             await asyncio.gather(self._follower, return_exceptions=True)
             self._follower = None
         async with self._lock:
-            if self._leadership.term is not None:
-                try:
-                    await self._leadership.write([Delete(layout.CONTROLLER)])
-                except (NotController, RegistryError) as error:
-                    _log.warning("could not hand back the controller's office: %s", error)
-                self._leadership.resign("it stops")
+            await self._leadership.hand_over()
 
     async def _campaign(self) -> bool:
         async with self._lock:

@@ -23,11 +23,13 @@ from ottla.cluster.registry import (
     Ambiguous,
     BadVersion,
     Create,
+    Delete,
     NodeError,
     NodeExists,
     NoNode,
     Operation,
     Registry,
+    RegistryError,
     SessionLost,
     Set,
     Unavailable,
@@ -101,8 +103,21 @@ class Leadership:
     def resign(self, why: str) -> None:
         if self._term is not None:
             _log.warning("broker %d is no longer the controller: %s", self._broker_id, why)
-            self._term.over.set()
-            self._term = None
+            self._end_term(self._term)
+
+    async def hand_over(self) -> None:
+        """Gives the office back, so that another broker need not wait for this session to end."""
+        term = self._term
+        if term is not None:
+            try:
+                await self.write([Delete(CONTROLLER)])
+            except (NotController, RegistryError) as error:
+                _log.warning("broker %d could not hand over as controller: %s", self._broker_id, error)
+            self._end_term(term)
+
+    def _end_term(self, term: Term) -> None:
+        term.over.set()
+        self._term = None
 
     async def write(self, operations: Sequence[Operation]) -> None:
         """Commits under the office. `NotController`: resigned; `Unavailable`: nothing written, try again."""
