@@ -1,0 +1,48 @@
+"""A real broker inside a test: no container, no JVM, no port to choose, ready in a tenth of a second.
+
+    import ottla.testing
+
+    with ottla.testing.broker(topics={"orders": 3}) as broker:
+        producer = SomeKafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+
+It is the broker that `ottla serve` runs, on a thread of this process, with its log in a temporary folder, so
+what a test sees is what production does. The pytest plugin gives the same as fixtures; docs/testing.md shows
+all of it. This module stays cheap to import: the plugin is loaded in every pytest run of whoever installed
+Ottla, so the broker itself is imported when the first one starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.testing.in_process import InProcessBroker
+
+__all__ = ["broker"]
+
+
+def broker(
+    *,
+    topics: Mapping[str, int] | Iterable[str] = (),
+    data: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    **more_settings: object,
+) -> InProcessBroker:
+    """A broker to use in a `with` statement.
+
+    `topics` are created before the block begins: names, or a mapping from name to number of partitions.
+    `data` is a folder that is kept; without it the log lives in a temporary one that is removed at the end.
+    `settings` are Kafka's broker settings by name; they may also be given as keywords with underscores in
+    place of the dots: `broker(log_segment_bytes=1_000_000)`.
+    """
+    from ottla.testing.in_process import InProcessBroker
+
+    by_keyword = {name.replace("_", "."): value for name, value in more_settings.items()}
+    partitions = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+    return InProcessBroker(
+        topics=partitions,
+        data=None if data is None else Path(data),
+        settings={**(settings or {}), **by_keyword},
+    )

@@ -1,1 +1,47 @@
-"""The pytest plugin: fixtures with a real broker in the test's own process."""
+"""The pytest plugin: fixtures with a real broker in the test's own process.
+
+`ottla_broker` is fresh for each test. `ottla_session_broker` is one for the whole session (under xdist: one
+per worker), for tests that keep apart by topic name. Nothing is imported before a test asks for a fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ottla.testing.in_process import InProcessBroker
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "ottla(topics=..., settings=..., **settings): topics and settings of this test's `ottla_broker`",
+    )
+
+
+@pytest.fixture
+def ottla_broker(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
+    """A fresh broker for this test. `@pytest.mark.ottla(topics={"t": 3}, ...)` says what it begins with."""
+    import ottla.testing
+
+    mark = request.node.get_closest_marker("ottla")
+    with ottla.testing.broker(**(mark.kwargs if mark else {})) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def ottla_session_settings() -> Mapping[str, object]:
+    """Override it in a conftest.py to give the broker of the session other settings."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def ottla_session_broker(ottla_session_settings: Mapping[str, object]) -> Iterator[InProcessBroker]:
+    """One broker for all tests of this session; use topic names of your own."""
+    import ottla.testing
+
+    with ottla.testing.broker(settings=ottla_session_settings) as broker:
+        yield broker
