@@ -1,0 +1,102 @@
+"""The small files of a data folder, in Kafka's formats, kept by whole-file replacement.
+
+* `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint`: one
+  offset per partition;
+* `.kafka_cleanshutdown`: there only while the broker is down after a proper stop;
+* `meta.properties`: which cluster and node the folder belongs to;
+* `partition.metadata` in each partition's folder: the id of its topic.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+
+from ottla.storage.files import Disk
+from ottla.storage.leader_epochs import CorruptCheckpoint
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+META = "meta.properties"
+PARTITION_METADATA = "partition.metadata"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+
+TopicPartition = tuple[str, int]
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = ["0", str(len(offsets))]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    try:
+        version, count, *rest = data.decode().splitlines()
+        offsets = {}
+        for line in rest:
+            if line:
+                topic, partition, offset = line.split()
+                offsets[topic, int(partition)] = int(offset)
+        if int(version) != 0 or int(count) != len(offsets):
+            raise CorruptCheckpoint(f"version {version}, {count} entries announced, {len(offsets)} there")
+    except (ValueError, UnicodeDecodeError) as problem:
+        raise CorruptCheckpoint(str(problem)) from problem
+    return offsets
+
+
+def read_offsets(disk: Disk, path: Path) -> dict[TopicPartition, int]:
+    """The offsets in a checkpoint file; none when it is missing. CorruptCheckpoint when it is damaged."""
+    try:
+        return decode_offsets(disk.read(path))
+    except FileNotFoundError:
+        return {}
+
+
+def encode_topic_id(topic_id: bytes) -> str:
+    """A topic id as people and files write it: base64 without padding."""
+    return urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def decode_topic_id(text: str) -> bytes:
+    topic_id = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(topic_id) != 16:
+        raise CorruptCheckpoint(f"{text!r} is no topic id")
+    return topic_id
+
+
+def encode_partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {encode_topic_id(topic_id)}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> bytes:
+    """The topic id in a `partition.metadata` file."""
+    try:
+        pairs = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
+        if pairs["version"] != "0":
+            raise CorruptCheckpoint(f"version {pairs['version']}")
+        return decode_topic_id(pairs["topic_id"].strip())
+    except (ValueError, KeyError, UnicodeDecodeError) as problem:
+        raise CorruptCheckpoint(f"no topic id in {data!r}") from problem
+
+
+def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def read_properties(disk: Disk, path: Path) -> dict[str, str]:
+    """A Java properties file of plain `key=value` lines; empty when it is missing."""
+    try:
+        text = disk.read(path).decode()
+    except FileNotFoundError:
+        return {}
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def encode_properties(values: Mapping[str, str]) -> bytes:
+    return "".join(f"{key}={value}\n" for key, value in values.items()).encode()

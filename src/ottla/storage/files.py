@@ -1,0 +1,257 @@
+"""The disk, as the log sees it: a small port and its real implementation.
+
+The log never calls the operating system itself. It is given a `Disk`, so that a test can hand in one that
+runs full, fails in the middle of a write or forgets what was never synced (`ottla.testing.disk`).
+
+Two rules of the port matter to everybody above it:
+
+* A `File` is written and read at positions, never at a cursor. A write that failed half way is repeated at
+  the same place and overwrites its own remains.
+* The descriptor of a `File` is closed when the last reference to it goes. A slice that is still on its way
+  to a slow consumer therefore survives the deletion of its segment and the eviction of its file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+TEMPORARY_SUFFIX = ".tmp"
+_temporary_names = count(1)
+
+
+class File(Protocol):
+    """One open file."""
+
+    path: Path
+
+    @property
+    def size(self) -> int: ...
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Write all of `data` at `position`, or raise OSError with any part of it written."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        """Fill `buffer` from `position` on; the number of bytes read."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return when the bytes written so far would survive a loss of power."""
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A lock on a folder, held until released or until the process ends."""
+
+    def release(self) -> None: ...
+
+
+class LockHeld(Exception):
+    """Another process holds the lock. `holder` is what that process wrote into the lock file."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(f"{path} is locked by {holder or 'another process'}")
+        self.path = path
+        self.holder = holder
+
+
+class Disk(Protocol):
+    """What the log needs of a file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """The file at `path`, for reading and writing. FileNotFoundError when it is not there."""
+
+    def list(self, folder: Path) -> list[str]:
+        """Names in `folder`, files and folders, in no order."""
+
+    def size(self, path: Path) -> int:
+        """Size of a file in bytes. FileNotFoundError when it is not there."""
+
+    def is_folder(self, path: Path) -> bool: ...
+
+    def make_folder(self, path: Path) -> None:
+        """Make the folder and its parents; nothing happens when it is there."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace `target` atomically."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; nothing happens when it is not there."""
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder with all that is in it; nothing happens when it is not there."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return when names made, renamed and removed in `folder` would survive a loss of power."""
+
+    def read(self, path: Path) -> bytes:
+        """All of a small file. FileNotFoundError when it is not there."""
+
+    def replace(self, path: Path, data: bytes, *, sync: bool) -> None:
+        """Give a small file new content, so that a reader after a crash finds the old or the new, whole."""
+
+    def lock(self, path: Path, holder: str) -> Lock:
+        """Take the lock file at `path`; LockHeld when somebody else has it."""
+
+    def free_bytes(self, folder: Path) -> int: ...
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._fd = -1
+        self.path = path
+        self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        written = os.pwrite(self._fd, data, position)
+        rest = memoryview(data)
+        if written < rest.nbytes:
+            # A short write is how a disk that runs full begins; the next call says why.
+            rest = rest.cast("B")
+            while written < len(rest):
+                more = os.pwrite(self._fd, rest[written:], position + written)
+                if more == 0:
+                    raise OSError(errno.EIO, "the disk took no more bytes and gave no reason", str(self.path))
+                written += more
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        view = memoryview(buffer)
+        done = 0
+        while done < len(view):
+            more = os.preadv(self._fd, [view[done:]], position + done)
+            if more == 0:
+                break
+            done += more
+        return done
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class RealLock:
+    """A lock file held with flock, so that it goes with the process however the process ends."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._fd, 200, 0).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise LockHeld(path, owner) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, holder.encode(), 0)
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk:
+    """The file system of this machine."""
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        return RealFile(path, os.O_CREAT if create else 0)
+
+    def list(self, folder: Path) -> list[str]:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries]
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def is_folder(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        if path.is_dir():
+            shutil.rmtree(path)
+
+    def sync_folder(self, folder: Path) -> None:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def replace(self, path: Path, data: bytes, *, sync: bool) -> None:
+        # A name of its own for each write: a flush may write beside the event loop.
+        temporary = path.with_name(f"{path.name}.{next(_temporary_names)}{TEMPORARY_SUFFIX}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+        if sync:
+            self.sync_folder(path.parent)
+
+    def lock(self, path: Path, holder: str) -> RealLock:
+        return RealLock(path, holder)
+
+    def free_bytes(self, folder: Path) -> int:
+        return shutil.disk_usage(folder).free

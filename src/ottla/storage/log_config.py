@@ -1,0 +1,86 @@
+"""What can be configured about one partition's log.
+
+Made from the values of Kafka's topic configuration keys (`segment.bytes`, `retention.ms` ...). Frozen: a
+change of configuration is a new `LogConfig` handed to `Log.configure`, in force from the next append on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ottla.protocol.batches import COMPRESSION_MASK
+
+DAY_MS = 24 * 3600 * 1000
+FOREVER = 2**63 - 1
+
+# The name of a codec in `compression.type`, and its number in a batch's attributes.
+CODEC_NUMBERS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+assert max(CODEC_NUMBERS.values()) <= COMPRESSION_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Field names are Kafka's topic keys with underscores; defaults are Kafka's."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    flush_messages: int = FOREVER
+    flush_ms: int = FOREVER
+    retention_bytes: int = -1
+    retention_ms: int = 7 * DAY_MS
+    max_message_bytes: int = (1 << 20) + 12
+    file_delete_delay_ms: int = 60_000
+    cleanup_policy: tuple[str, ...] = ("delete",)
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = FOREVER
+    message_timestamp_after_max_ms: int = 3_600_000
+    # Ours: how large the records of one batch may become when they have to be decompressed.
+    max_decompressed_message_bytes: int = 128 << 20
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> LogConfig:
+        """From topic configuration values under Kafka's names; other keys are ignored."""
+        known: dict[str, Any] = {}
+        for field in fields(cls):
+            value = values.get(field.name.replace("_", "."))
+            if value is not None:
+                known[field.name] = value
+        policy = known.get("cleanup_policy")
+        if policy is not None:
+            names = policy.split(",") if isinstance(policy, str) else policy
+            known["cleanup_policy"] = tuple(name.strip() for name in names if name.strip())
+        return cls(**known)
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def is_deleted(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+    @property
+    def target_codec(self) -> int | None:
+        """The codec every batch is to have, or None when the producer chooses."""
+        return CODEC_NUMBERS.get(self.compression_type)
+
+    def level_for(self, codec: int) -> int | None:
+        """The configured compression level of a codec, None where a codec has none."""
+        return {
+            1: self.compression_gzip_level,
+            3: self.compression_lz4_level,
+            4: self.compression_zstd_level,
+        }.get(codec)

@@ -1,0 +1,336 @@
+"""A data folder: the logs of all partitions that this broker hosts.
+
+`open` takes the folder (no second broker may use it), reads the checkpoints and opens every partition's log;
+what that took is reported per partition. A damaged partition is opened too, as one that refuses everything.
+`close` leaves the folder so that the next `open` has nothing to do.
+
+The layout is Kafka's: a folder `topic-partition` per partition and the checkpoint files beside them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ottla.clock import Clock
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    TopicPartition,
+    decode_partition_metadata,
+    encode_clean_shutdown,
+    encode_offsets,
+    encode_partition_metadata,
+    encode_properties,
+    read_offsets,
+    read_properties,
+)
+from ottla.storage.files import Disk, Lock, LockHeld
+from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.open_segments import OpenSegments
+from ottla.storage.producer_state import ProducerStates
+from ottla.storage.recovery import Loader, RecoveryReport
+from ottla.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+_DELETE_SUFFIX = "-delete"
+_PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
+_NO_TOPIC_ID = bytes(16)
+
+
+class DirectoryInUse(Exception):
+    """Another process works in this data folder."""
+
+
+class LogDirectory:
+    """The logs under one path. `config_for` tells the configuration of a topic's logs at `open`."""
+
+    def __init__(
+        self,
+        path: Path,
+        disk: Disk,
+        clock: Clock,
+        *,
+        config_for: Callable[[str], LogConfig] | None = None,
+        producer_expiration_ms: int = 86_400_000,
+        max_open_files: int | None = None,
+    ) -> None:
+        self.path = path
+        self.logs: dict[TopicPartition, Log] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}  # as they were checkpointed, for `open`
+        self.was_clean = False
+        self._disk = disk
+        self._clock = clock
+        self._config_for = config_for or (lambda topic: LogConfig())
+        self._producer_expiration_ms = producer_expiration_ms
+        self._open_segments = OpenSegments(max_open_files or _default_open_files())
+        self._lock: Lock | None = None
+        self._doomed: list[tuple[int, Path]] = []
+        self._checkpointed: dict[str, bytes] = {}
+
+    # -- open and close ------------------------------------------------------------------------------
+
+    def open(self) -> list[RecoveryReport]:
+        """Take the folder and open all logs in it."""
+        self._disk.make_folder(self.path)
+        try:
+            self._lock = self._disk.lock(self.path / LOCK_FILE, f"pid {os.getpid()}")
+        except LockHeld as held:
+            raise DirectoryInUse(
+                f"the data folder {self.path} is used by another broker "
+                f"({held.holder or 'unknown process'}); stop it or choose another folder"
+            ) from held
+        names = self._disk.list(self.path)
+        self.was_clean = CLEAN_SHUTDOWN in names
+        if self.was_clean:
+            # From here on a crash is a crash.
+            self._disk.remove(self.path / CLEAN_SHUTDOWN)
+            self._disk.sync_folder(self.path)
+        recovery_points = self._read_checkpoint(RECOVERY_POINTS)
+        log_starts = self._read_checkpoint(LOG_STARTS)
+        self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
+        reports = []
+        for name in sorted(names):
+            folder = self.path / name
+            if name.endswith(_DELETE_SUFFIX):
+                self._disk.remove_folder(folder)
+                continue
+            match = _PARTITION_FOLDER.fullmatch(name)
+            if match is None or not self._disk.is_folder(folder):
+                continue
+            key = match["topic"], int(match["partition"])
+            reports.append(self._load(key, folder, recovery_points.get(key, 0), log_starts.get(key, 0)))
+        return reports
+
+    def _load(self, key: TopicPartition, folder: Path, recovery_point: int, log_start: int) -> RecoveryReport:
+        config = self._config_for(key[0])
+        loaded = Loader(
+            folder.name,
+            folder,
+            config,
+            disk=self._disk,
+            clock=self._clock,
+            open_segments=self._open_segments,
+            clean=self.was_clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start,
+            producer_expiration_ms=self._producer_expiration_ms,
+        ).load()
+        self.logs[key] = self._log(
+            key,
+            self._read_topic_id(folder),
+            folder,
+            config,
+            segments=loaded.segments,
+            log_start_offset=loaded.log_start_offset,
+            end_offset=loaded.end_offset,
+            recovery_point=loaded.recovery_point,
+            leader_epochs=loaded.leader_epochs,
+            producers=loaded.producers,
+            snapshots=loaded.snapshots,
+            failure=loaded.failure,
+        )
+        return loaded.report
+
+    def _log(
+        self,
+        key: TopicPartition,
+        topic_id: bytes,
+        folder: Path,
+        config: LogConfig,
+        *,
+        segments: list[Segment],
+        log_start_offset: int = 0,
+        end_offset: int = 0,
+        recovery_point: int = 0,
+        leader_epochs: LeaderEpochs,
+        producers: ProducerStates,
+        snapshots: list[int],
+        failure: ApiError | None = None,
+    ) -> Log:
+        log = Log(
+            *key,
+            topic_id,
+            folder,
+            config,
+            disk=self._disk,
+            clock=self._clock,
+            open_segments=self._open_segments,
+            segments=segments,
+            log_start_offset=log_start_offset,
+            end_offset=end_offset,
+            recovery_point=recovery_point,
+            leader_epochs=leader_epochs,
+            producers=producers,
+            snapshots=snapshots,
+            failure=failure,
+        )
+        log.on_lower_recovery_point = self._checkpoint_recovery_points
+        return log
+
+    def close(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
+        """Close all logs; after a clean close of all of them the next `open` needs no scan."""
+        for log in self.logs.values():
+            try:
+                log.close(clean)
+            except ApiError as problem:
+                logger.error("%s was not closed cleanly: %s", log.name, problem.message)
+                clean = False
+        if clean:
+            try:
+                self.checkpoint()
+                self._disk.replace(self.path / CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch), sync=True)
+            except OSError as problem:
+                logger.error("%s: the next start will scan the logs: %s", self.path, problem)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # -- partitions ----------------------------------------------------------------------------------
+
+    def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """The log of a partition, made when it is not there. A folder of another topic id is put aside."""
+        key = topic, partition
+        log = self.logs.get(key)
+        if log is not None:
+            if log.topic_id == topic_id or _NO_TOPIC_ID in (log.topic_id, topic_id):
+                log.configure(config)
+                return log
+            logger.warning(
+                "%s belongs to a topic that was deleted and made again; its old records go", log.name
+            )
+            self.delete(topic, partition)
+        folder = self.path / f"{topic}-{partition}"
+        try:
+            self._disk.make_folder(folder)
+            if topic_id != _NO_TOPIC_ID:
+                metadata = encode_partition_metadata(topic_id)
+                self._disk.replace(folder / PARTITION_METADATA, metadata, sync=False)
+            segment = Segment.create(self._disk, folder, 0, self._open_segments, self._clock.now_ms())
+        except OSError as problem:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"cannot make the folder {folder}: {problem.strerror or problem}",
+            ) from problem
+        log = self.logs[key] = self._log(
+            key,
+            topic_id,
+            folder,
+            config,
+            segments=[segment],
+            leader_epochs=LeaderEpochs(),
+            producers=ProducerStates(f"{topic}-{partition}", self._producer_expiration_ms),
+            snapshots=[],
+        )
+        return log
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Take a partition out. Its folder is renamed at once and removed after file.delete.delay.ms."""
+        log = self.logs.pop((topic, partition), None)
+        if log is None:
+            return
+        log.close(clean=False)
+        # A name too long for the file system would fail; Kafka cuts the topic as well.
+        suffix = f".{uuid.uuid4().hex}{_DELETE_SUFFIX}"
+        target = self.path / (f"{topic[: 255 - len(suffix) - 12]}-{partition}{suffix}")
+        try:
+            self._disk.rename(log.folder, target)
+        except OSError as problem:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"cannot delete {log.folder}: {problem.strerror or problem}"
+            ) from problem
+        log.folder = target
+        self._doomed.append((self._clock.now_ms() + log.config.file_delete_delay_ms, target))
+        # A partition made again under this name must not inherit the offsets.
+        if log.recovery_point or log.log_start_offset:
+            self.checkpoint()
+
+    def delete_pending(self, now_ms: int) -> int:
+        """Remove files and folders of deleted segments and partitions whose delay is over. Blocks."""
+        removed = sum(log.remove_doomed(now_ms) for log in list(self.logs.values()))
+        for entry in [entry for entry in self._doomed if entry[0] <= now_ms]:
+            self._disk.remove_folder(entry[1])
+            self._doomed.remove(entry)
+            removed += 1
+        return removed
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Write recovery points, log starts and, when given, high watermarks. Blocks while it syncs."""
+        self._checkpoint_recovery_points()
+        starts = {key: log.log_start_offset for key, log in self.logs.items() if _is_moved(log)}
+        self._write_checkpoint(LOG_STARTS, starts)
+        if high_watermarks is not None:
+            self._write_checkpoint(HIGH_WATERMARKS, high_watermarks)
+
+    def _checkpoint_recovery_points(self) -> None:
+        points = {key: log.recovery_point for key, log in list(self.logs.items())}
+        self._write_checkpoint(RECOVERY_POINTS, points)
+
+    def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        data = encode_offsets(offsets)
+        if self._checkpointed.get(name) != data:
+            self._disk.replace(self.path / name, data, sync=True)
+            self._checkpointed[name] = data
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(self._disk, self.path / name)
+        except CorruptCheckpoint as damage:
+            logger.warning("%s is damaged (%s); going without it", self.path / name, damage)
+            return {}
+
+    def _read_topic_id(self, folder: Path) -> bytes:
+        try:
+            return decode_partition_metadata(self._disk.read(folder / PARTITION_METADATA))
+        except FileNotFoundError:
+            return _NO_TOPIC_ID
+        except CorruptCheckpoint as damage:
+            logger.warning("%s: %s", folder / PARTITION_METADATA, damage)
+            return _NO_TOPIC_ID
+
+    # -- about the folder ----------------------------------------------------------------------------
+
+    def read_meta(self) -> dict[str, str]:
+        """`meta.properties`: which cluster and node this folder belongs to; empty for a new folder."""
+        return read_properties(self._disk, self.path / META)
+
+    def write_meta(self, values: Mapping[str, str]) -> None:
+        self._disk.replace(self.path / META, encode_properties(values), sync=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all logs."""
+        return sum(log.size for log in self.logs.values())
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the file system has left."""
+        return self._disk.free_bytes(self.path)
+
+
+def _is_moved(log: Log) -> bool:
+    """Whether the start of a log has to be written down: it is not simply where its first segment begins."""
+    segments = log._segments
+    return bool(segments) and log.log_start_offset > segments[0].base_offset
+
+
+def _default_open_files() -> int:
+    """Half of the descriptors this process may have; sockets need the other half."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(64, min(soft, 65536) // 2)

@@ -1,0 +1,408 @@
+"""One segment of a log: a file of batches, and two sparse indexes that find a place in it.
+
+A log is a row of segments. The last one, the active one, is appended to; the others are sealed and only
+read, until retention deletes them whole. The name of a segment is its base offset in twenty digits.
+
+Files are opened when they are needed and may be closed again behind the segment's back (`OpenSegments`),
+since a broker has many more segments than descriptors. The indexes of the active segment live in memory and
+reach their files when the log is flushed, rolled or closed. The position of the newest batches is also
+known exactly (the tail): who reads at the end of the log, as most consumers do, causes no read of any file.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from ottla.protocol.batches import HEADER_SIZE, LENGTH_OVERHEAD, read_header
+from ottla.storage.files import Disk, File
+from ottla.storage.log_config import LogConfig
+from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
+from ottla.storage.offset_index import CorruptIndex, OffsetIndex
+from ottla.storage.open_segments import OpenSegments
+from ottla.storage.scan import walk
+from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from ottla.storage.time_index import TimeIndex
+from ottla.storage.validation import StampedBatch
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+DELETED_SUFFIX = ".deleted"
+
+_TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers each, on every partition in use
+_TAIL_SHORTEST = 64
+_MAX_RELATIVE_OFFSET = 2**31 - 1
+REBUILD_INTERVAL = 4096  # of an index that turns out to be damaged when it is first used
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+class SegmentInfo(NamedTuple):
+    """What others may know of a segment."""
+
+    base_offset: int
+    size: int
+    max_timestamp: int
+
+
+class Place(NamedTuple):
+    """Where a batch stands in its segment."""
+
+    position: int
+    size: int
+
+
+class Segment:
+    """A segment with its files. `size` is where the next batch goes; nobody reads behind it."""
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_folder",
+        "_index",
+        "_open_segments",
+        "_remains",
+        "_since_index",
+        "_tail_last",
+        "_tail_positions",
+        "_tail_start",
+        "_time_index",
+        "base_offset",
+        "created_ms",
+        "first_timestamp",
+        "in_use",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "sealed",
+        "size",
+    )
+
+    def __init__(
+        self, disk: Disk, folder: Path, base_offset: int, size: int, open_segments: OpenSegments, now_ms: int
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._open_segments = open_segments
+        self._file: File | None = None
+        self._index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._since_index = 0
+        self._remains = False  # a failed write left bytes behind `size` that could not be cut off yet
+        self._tail_start = -1
+        self._tail_last: array[int] | None = None
+        self._tail_positions: array[int] | None = None
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = now_ms
+        self.first_timestamp: int | None = None
+        self.max_timestamp: int | None = None  # None: not looked up yet, -1: no record has one
+        self.max_timestamp_offset = base_offset
+        self.sealed = False
+        self.in_use = False
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path}, {self.size} bytes)"
+
+    @classmethod
+    def create(
+        cls, disk: Disk, folder: Path, base_offset: int, open_segments: OpenSegments, now_ms: int
+    ) -> Segment:
+        """A new, empty segment with its three files."""
+        segment = cls(disk, folder, base_offset, 0, open_segments, now_ms)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            disk.open(segment.path_of(suffix), create=True).truncate(0)
+        disk.open(segment.path, create=True).truncate(0)
+        segment.start_empty_indexes()
+        segment.max_timestamp = -1
+        return segment
+
+    # -- files ---------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        return self.path_of(LOG_SUFFIX)
+
+    def path_of(self, suffix: str) -> Path:
+        return self._folder / file_name(self.base_offset, suffix)
+
+    def move_to(self, folder: Path) -> None:
+        """The folder has been renamed. Open descriptors stay good."""
+        self._folder = folder
+
+    @property
+    def file(self) -> File:
+        """The log file, opened when it is not open."""
+        self.in_use = True
+        if self._file is None:
+            self._file = self._disk.open(self.path)
+            self._open_segments.opened(self)
+        return self._file
+
+    def files_to_sync(self) -> list[File]:
+        """Files that hold this segment, for a thread that flushes: opened aside, not counted, not kept."""
+        files = [self._file or self._disk.open(self.path)]
+        if self.sealed:
+            indexes = self.path_of(INDEX_SUFFIX), self.path_of(TIME_INDEX_SUFFIX)
+            files += [self._disk.open(path, create=True) for path in indexes]
+        return files
+
+    def close_file(self) -> None:
+        """Let go of descriptor and, when it can be read again from its file, of the index."""
+        self._file = None
+        if self.sealed:
+            self._index = None
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory of an index that may be dropped."""
+        return len(self._index) * OFFSET_ENTRY_SIZE if self.sealed and self._index is not None else 0
+
+    # -- indexes -------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> OffsetIndex:
+        """The offset index, read from its file when not in memory, made anew when the file is no good."""
+        if self._index is None:
+            _ = self.file  # so that one eviction lets go of both
+            try:
+                self._index = OffsetIndex.decode(self._disk.read(self.path_of(INDEX_SUFFIX)), self.size)
+            except (FileNotFoundError, CorruptIndex):
+                self.rebuild_indexes(REBUILD_INTERVAL)
+                assert self._index is not None
+            if self._index.positions:
+                self._since_index = self.size - self._index.positions[-1]
+            self._open_segments.index_loaded(self)
+        return self._index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index; that of a sealed segment is read for each use, which is rare."""
+        if self._time_index is not None:
+            return self._time_index
+        try:
+            time_index = TimeIndex.decode(self._disk.read(self.path_of(TIME_INDEX_SUFFIX)))
+        except (FileNotFoundError, CorruptIndex):
+            time_index = self.rebuild_indexes(REBUILD_INTERVAL)
+        self._time_index = None if self.sealed else time_index
+        return time_index
+
+    def start_empty_indexes(self) -> None:
+        self._index, self._time_index = OffsetIndex(), TimeIndex()
+        self._since_index = 0
+
+    def reopen_indexes(self) -> bool:
+        """Read both indexes from their files; True when one is missing or damaged."""
+        try:
+            index = OffsetIndex.decode(self._disk.read(self.path_of(INDEX_SUFFIX)), self.size)
+            time_index = TimeIndex.decode(self._disk.read(self.path_of(TIME_INDEX_SUFFIX)))
+        except (FileNotFoundError, CorruptIndex):
+            return True
+        self._index, self._time_index = index, time_index
+        return False
+
+    def keep_indexes_to(self, position: int, offset: int) -> None:
+        """Forget what the indexes say about batches from `position`, where `offset` begins, on."""
+        index, time_index = self.index, self.time_index
+        index.truncate(position)
+        time_index.truncate(offset - self.base_offset)
+        self._time_index = time_index
+        self._since_index = position - (index.positions[-1] if index.positions else 0)
+        self.max_timestamp = None
+        self.load_max_timestamp()
+        start = index.floor(self.max_timestamp_offset - self.base_offset)
+        for _, header in walk(self.file, start, position):
+            if header[8] > (self.max_timestamp or -1):
+                self.max_timestamp, self.max_timestamp_offset = header[8], header[0] + header[6]
+
+    def rebuild_indexes(self, interval: int) -> TimeIndex:
+        """Both indexes, in memory and on disk, from the batches in the file. Damaged when the file is."""
+        self.start_empty_indexes()
+        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        for position, header in walk(self.file, 0, self.size):
+            self.note_batch(position, header[0] + header[6], header[8], header[1] + LENGTH_OVERHEAD, interval)
+        self.write_indexes(finish=self.sealed)
+        time_index = self.time_index
+        if self.sealed:
+            self._time_index = None
+        return time_index
+
+    def note_batch(self, position: int, last_offset: int, timestamp: int, size: int, interval: int) -> None:
+        """Bring indexes and largest timestamp up to date with a batch at the end of the segment."""
+        if self.max_timestamp is None:
+            self.load_max_timestamp()
+        assert self.max_timestamp is not None
+        if timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = timestamp, last_offset
+        if self._since_index > interval:
+            self.index.add(last_offset - self.base_offset, position)
+            self.time_index.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self._since_index = 0
+        self._since_index += size
+
+    def load_max_timestamp(self) -> int:
+        """The largest timestamp of the segment, -1 when no record has one."""
+        if self.max_timestamp is None:
+            last = self.time_index.last
+            timestamp, offset = last if last else (-1, 0)
+            self.max_timestamp, self.max_timestamp_offset = timestamp, self.base_offset + offset
+        return self.max_timestamp
+
+    def _finish_time_index(self) -> None:
+        timestamp = self.load_max_timestamp()
+        self.time_index.add(timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def write_indexes(self, *, finish: bool = False) -> list[File]:
+        """Bring the index files up to date; returns the files written, for syncing.
+
+        Entries are written at the place where they belong, so writing them twice does no harm. With `finish`
+        the time index also gets the largest timestamp so far, as the last entry of a closed file must be.
+        """
+        if finish:
+            self._finish_time_index()
+        written: list[File] = []
+        index, time_index = self._index, self._time_index
+        if index is not None:
+            file = self._disk.open(self.path_of(INDEX_SUFFIX), create=True)
+            file.write_at(index.written * OFFSET_ENTRY_SIZE, index.encode(index.written))
+            index.written = len(index)
+            file.truncate(index.written * OFFSET_ENTRY_SIZE)
+            written.append(file)
+        if time_index is not None:
+            file = self._disk.open(self.path_of(TIME_INDEX_SUFFIX), create=True)
+            file.write_at(time_index.written * TIME_ENTRY_SIZE, time_index.encode(time_index.written))
+            time_index.written = len(time_index)
+            file.truncate(time_index.written * TIME_ENTRY_SIZE)
+            written.append(file)
+        return written
+
+    def seal(self) -> None:
+        """The segment will not be written to any more."""
+        self.write_indexes(finish=True)
+        self.sealed = True
+        self._time_index = None
+        self._tail_last = self._tail_positions = None
+        if self._file is None:
+            self._index = None
+        else:
+            self._open_segments.index_loaded(self)
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def should_roll(
+        self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> bool:
+        """Whether an append of `size` bytes has to go to a new segment."""
+        if self.size + size > config.segment_bytes:
+            return self.size > 0
+        if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
+            return True
+        if self.size == 0:
+            return False
+        if self.first_timestamp is None:
+            self.first_timestamp = read_header(self.file.read_at(0, HEADER_SIZE)).max_timestamp
+        if self.first_timestamp >= 0:
+            waited = max_timestamp - self.first_timestamp
+        else:
+            waited = now_ms - self.created_ms
+        if waited > config.segment_ms - self._jitter(config):
+            return True
+        index, time_index = self._index, self._time_index
+        return (index is not None and (len(index) + 1) * OFFSET_ENTRY_SIZE > config.segment_index_bytes) or (
+            time_index is not None and (len(time_index) + 2) * TIME_ENTRY_SIZE > config.segment_index_bytes
+        )
+
+    def _jitter(self, config: LogConfig) -> int:
+        """Keeps many partitions from rolling at one moment; the same for a segment after a restart."""
+        if config.segment_jitter_ms <= 0:
+            return 0
+        return crc32(str(self.path).encode()) % min(config.segment_jitter_ms, config.segment_ms)
+
+    def append(self, data: memoryview, batches: list[StampedBatch], interval: int) -> None:
+        """Write the bytes of whole batches in one go. On OSError the segment is as it was before."""
+        file = self._file
+        if file is None:
+            file = self.file
+        start = self.size
+        try:
+            file.write_at(start, data)
+        except OSError:
+            self._remains = True
+            self.cut_remains()
+            raise
+        self.in_use = True
+        tail_last, tail_positions = self._tail_last, self._tail_positions
+        if tail_last is None or tail_positions is None:
+            tail_last = self._tail_last = array("q")
+            tail_positions = self._tail_positions = array("q")
+            self._tail_start = batches[0][1]
+        for position, base_offset, header in batches:
+            last_offset = base_offset + header[6]
+            position += start
+            self.note_batch(position, last_offset, header[8], header[1] + LENGTH_OVERHEAD, interval)
+            tail_last.append(last_offset)
+            tail_positions.append(position)
+        if start == 0:
+            self.first_timestamp = batches[0][2][8]
+        self.size = start + len(data)
+        if len(tail_last) > _TAIL_LONGEST:
+            surplus = len(tail_last) - _TAIL_SHORTEST
+            self._tail_start = tail_last[surplus - 1] + 1
+            del tail_last[:surplus]
+            del tail_positions[:surplus]
+        if self._remains:
+            self.cut_remains()
+
+    def cut_remains(self) -> None:
+        """Cut off what a failed write left. When the disk refuses that too, the next append tries again:
+        until then the bytes lie behind the end of the log, where nobody reads, and are overwritten."""
+        try:
+            self.file.truncate(self.size)
+        except OSError:
+            return
+        self._remains = False
+
+    def truncate(self, position: int) -> None:
+        """Cut the segment at a batch that begins at `position`; the segment is active afterwards."""
+        index = self.index
+        time_index = self.time_index
+        self.sealed = False
+        self._time_index = time_index
+        end_offset = self.base_offset
+        for _, header in walk(self.file, _floor_position(index, position), position):
+            end_offset = header[0] + header[6] + 1
+        self.file.truncate(position)
+        self.size = position
+        self._tail_last = self._tail_positions = None
+        self.keep_indexes_to(position, end_offset)
+        self.write_indexes()
+
+    # -- finding -------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> Place | None:
+        """The first batch that ends at or behind `offset`, None when there is none. Damaged on nonsense."""
+        tail_last, tail_positions = self._tail_last, self._tail_positions
+        if tail_last is not None and tail_positions is not None and offset >= self._tail_start:
+            slot = bisect_left(tail_last, offset)
+            if slot == len(tail_last):
+                return None
+            position = tail_positions[slot]
+            following = tail_positions[slot + 1] if slot + 1 < len(tail_positions) else self.size
+            return Place(position, following - position)
+        for position, header in walk(self.file, self.index.floor(offset - self.base_offset), self.size):
+            if header[0] + header[6] >= offset:
+                return Place(position, header[1] + LENGTH_OVERHEAD)
+        return None
+
+
+def _floor_position(index: OffsetIndex, position: int) -> int:
+    """Where the last batch in the index begins that begins before `position`."""
+    slot = bisect_left(index.positions, position)
+    return index.positions[slot - 1] if slot else 0
