@@ -1,0 +1,86 @@
+"""The back ends that must keep the registry's contract.
+
+A back end is a `Place`: it opens sessions and can make one crash. To add one, write its place and name it in
+`PLACES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from ottla.clock import SystemClock
+from ottla.cluster.registry import Registry
+from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
+
+
+class Place(Protocol):
+    survives_restart: bool
+
+    async def open(self) -> Registry:
+        """A new session, as another broker would have it."""
+        ...
+
+    async def crash(self, registry: Registry) -> None:
+        """The session's process dies without a word."""
+        ...
+
+    async def expire(self, registry: Registry, witness: Registry) -> None:
+        """The session hangs for longer than it may, and the witness, another session, notices."""
+        ...
+
+
+class SqliteFile:
+    """Each session has a connection of its own, as brokers in several processes have."""
+
+    survives_restart = True
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "registry.sqlite"
+
+    async def open(self) -> Registry:
+        registry = SqliteRegistry(SqliteStore(self._path, durable=False), clock=SystemClock())
+        await registry.open()
+        return registry
+
+    async def crash(self, registry: Registry) -> None:
+        assert isinstance(registry, SqliteRegistry)
+        await registry.abandon()
+
+    async def expire(self, registry: Registry, witness: Registry) -> None:
+        await _expire(registry, witness)
+
+
+class SqliteMemory:
+    """All sessions share one store, as brokers inside one process do."""
+
+    survives_restart = False
+
+    def __init__(self, folder: Path) -> None:
+        self._store = SqliteStore(None)
+
+    async def open(self) -> Registry:
+        # Nothing but the lease tells of a death here, so it is short.
+        registry = SqliteRegistry(self._store, clock=SystemClock(), session_timeout=0.5)
+        await registry.open()
+        return registry
+
+    async def crash(self, registry: Registry) -> None:
+        assert isinstance(registry, SqliteRegistry)
+        await registry.abandon()
+
+    async def expire(self, registry: Registry, witness: Registry) -> None:
+        await _expire(registry, witness)
+
+
+async def _expire(registry: Registry, witness: Registry) -> None:
+    assert isinstance(witness, SqliteRegistry)
+    store = witness._store
+    assert await store.change(store.tree.end_session, registry.session_id)
+
+
+PLACES: dict[str, Callable[[Path], Place]] = {
+    "sqlite-file": SqliteFile,
+    "sqlite-memory": SqliteMemory,
+}
