@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from conformance.clients import ConfluentClient
 from conformance.clients.model import DEADLINE, EARLIEST, LATEST, Message, Refused, Start
 
-OFFSET_OUT_OF_RANGE = 1
-LIBRDKAFKA_AUTO_OFFSET_RESET = -140
 HOUR = 3_600_000
 
 
@@ -58,8 +57,6 @@ def test_tail_begins_so_many_records_before_the_end(client: Any, topic: str) -> 
 
 def test_a_timestamp_begins_with_the_first_record_not_older(client: Any, bootstrap: str, topic: str) -> None:
     base = int(time.time() * 1000) - HOUR
-    from conformance.clients import ConfluentClient
-
     ConfluentClient(bootstrap).produce(topic, numbered(20, base))
     with client.reading(topic, 0, Start.timestamp(base + 6500)) as reader:
         received = reader.take(13)
@@ -103,3 +100,13 @@ def test_an_offset_outside_the_log_is_refused(client: Any, topic: str) -> None:
     client.produce(topic, numbered(3))
     with pytest.raises(Refused), client.reading(topic, 0, Start.offset(500)) as reader:
         reader.take(1)
+
+
+@pytest.mark.needs("admin")
+def test_an_offset_whose_record_was_deleted_is_refused(client: Any, topic: str) -> None:
+    client.produce(topic, numbered(10))
+    client.delete_records(topic, 0, 5)
+    with pytest.raises(Refused), client.reading(topic, 0, Start.offset(2)) as reader:
+        reader.take(1)
+    with client.reading(topic, 0, Start.offset(5)) as reader:
+        assert [r.offset for r in reader.take(5)] == [5, 6, 7, 8, 9]

@@ -171,3 +171,38 @@ def test_a_record_larger_than_the_fetch_size_is_still_delivered(client: Any, top
         client.produce(topic, [Message(value)])
     with client.reading(topic, 0, EARLIEST, fetch_bytes=1000) as reader:
         assert [r.value for r in reader.take(3)] == values
+
+
+def test_one_reader_follows_many_partitions(client: Any, make_topic: Callable[..., str]) -> None:
+    """Twice over, so that a fetch session meets partitions with news and partitions without."""
+    topic = make_topic(12)
+    expected: dict[int, list[bytes | None]] = {partition: [] for partition in range(12)}
+
+    def write(partition: int) -> None:
+        messages = [Message(b"%d-%d" % (partition, n)) for n in range(30)]
+        client.produce(topic, messages, partition=partition)
+        expected[partition] += [m.value for m in messages]
+
+    write(3)
+    write(7)
+    with client.reading_all(topic, 12) as reader:
+        received = reader.take(60)
+        for partition in (0, 3, 11):
+            write(partition)
+        received += reader.take(90)
+    by_partition = {p: [r.value for r in received if r.partition == p] for p in range(12)}
+    assert by_partition == expected
+
+
+@pytest.mark.parametrize("topic_codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_a_topic_with_a_codec_of_its_own_takes_records_of_any_other(
+    client: Any, make_topic: Callable[..., str], topic_codec: str
+) -> None:
+    topic = make_topic(config={"compression.type": topic_codec})
+    messages = written(20)
+    client.produce(topic, messages, codec="lz4")
+    client.produce(topic, messages, codec="none")
+    with client.reading(topic, 0, EARLIEST) as reader:
+        received = reader.take(40)
+    assert [r.content for r in received] == contents(messages) * 2
+    assert [r.offset for r in received] == list(range(40))

@@ -1,6 +1,6 @@
 """A full disk: writing fails with an error that says so, reading goes on, and all is well when space returns.
 
-On a small file system of its own when the test may mount one, and with a disk that refuses to write everywhere.
+On a small file system of its own where the test may mount one, and with a disk that refuses to write.
 """
 
 from __future__ import annotations

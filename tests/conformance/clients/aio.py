@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
@@ -53,6 +53,19 @@ class _Reader(Taking):
             for records in polled.values()
             for r in records
         ]
+
+
+@contextmanager
+def _reader_of(starting: Coroutine[Any, Any, AIOKafkaConsumer]) -> Iterator[_Reader]:
+    loop = asyncio.new_event_loop()
+    try:
+        consumer = loop.run_until_complete(starting)
+        try:
+            yield _Reader(loop, consumer)
+        finally:
+            loop.run_until_complete(consumer.stop())
+    finally:
+        loop.close()
 
 
 class AiokafkaClient:
@@ -142,15 +155,20 @@ class AiokafkaClient:
     def reading(
         self, topic: str, partition: int, start: Start, *, fetch_bytes: int = FETCH_BYTES
     ) -> Iterator[_Reader]:
-        loop = asyncio.new_event_loop()
-        try:
-            consumer = loop.run_until_complete(self._assigned(topic, partition, start, fetch_bytes))
-            try:
-                yield _Reader(loop, consumer)
-            finally:
-                loop.run_until_complete(consumer.stop())
-        finally:
-            loop.close()
+        with _reader_of(self._assigned(topic, partition, start, fetch_bytes)) as reader:
+            yield reader
+
+    @contextmanager
+    def reading_all(self, topic: str, partitions: int) -> Iterator[_Reader]:
+        async def assigned() -> AIOKafkaConsumer:
+            consumer = self._consumer()
+            await consumer.start()
+            consumer.assign([TopicPartition(topic, n) for n in range(partitions)])
+            await consumer.seek_to_beginning()
+            return consumer
+
+        with _reader_of(assigned()) as reader:
+            yield reader
 
     def _ask(self, question: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
         async def work() -> T:

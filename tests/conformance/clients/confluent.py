@@ -142,6 +142,27 @@ class ConfluentClient:
     def reading(
         self, topic: str, partition: int, start: Start, *, fetch_bytes: int = FETCH_BYTES
     ) -> Iterator[_Reader]:
+        with self._consumer(fetch_bytes) as consumer:
+            offset = {
+                "earliest": OFFSET_BEGINNING,
+                "latest": OFFSET_END,
+                "offset": start.number,
+                "tail": OFFSET_TAIL_BASE - start.number,
+            }.get(start.kind)
+            if offset is None:
+                asked = TopicPartition(topic, partition, start.number)
+                offset = consumer.offsets_for_times([asked], timeout=DEADLINE)[0].offset
+            consumer.assign([TopicPartition(topic, partition, offset)])
+            yield _Reader(consumer)
+
+    @contextmanager
+    def reading_all(self, topic: str, partitions: int) -> Iterator[_Reader]:
+        with self._consumer() as consumer:
+            consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)])
+            yield _Reader(consumer)
+
+    @contextmanager
+    def _consumer(self, fetch_bytes: int = FETCH_BYTES) -> Iterator[Consumer]:
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -154,37 +175,20 @@ class ConfluentClient:
             }
         )
         try:
-            offset = {
-                "earliest": OFFSET_BEGINNING,
-                "latest": OFFSET_END,
-                "offset": start.number,
-                "tail": OFFSET_TAIL_BASE - start.number,
-            }.get(start.kind)
-            if offset is None:
-                asked = TopicPartition(topic, partition, start.number)
-                offset = consumer.offsets_for_times([asked], timeout=DEADLINE)[0].offset
-            consumer.assign([TopicPartition(topic, partition, offset)])
-            yield _Reader(consumer)
+            yield consumer
         finally:
             consumer.close()
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "assign-only"})
-        try:
-            (found,) = consumer.offsets_for_times(
-                [TopicPartition(topic, partition, timestamp)], timeout=DEADLINE
-            )
+        with self._consumer() as consumer:
+            asked = TopicPartition(topic, partition, timestamp)
+            (found,) = consumer.offsets_for_times([asked], timeout=DEADLINE)
             return None if found.offset == OFFSET_END else found.offset
-        finally:
-            consumer.close()
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "assign-only"})
-        try:
+        with self._consumer() as consumer:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE)
             return low, high
-        finally:
-            consumer.close()
 
     # -- admin --------------------------------------------------------------------------------------
 

@@ -140,6 +140,13 @@ class KafkaPythonClient:
                 consumer.seek(where, max(0, consumer.end_offsets([where])[where] - start.number))
             yield _Reader(consumer)
 
+    @contextmanager
+    def reading_all(self, topic: str, partitions: int) -> Iterator[_Reader]:
+        with self._consumer() as consumer:
+            consumer.assign([TopicPartition(topic, n) for n in range(partitions)])
+            consumer.seek_to_beginning()
+            yield _Reader(consumer)
+
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
         with self._consumer() as consumer:
             where = TopicPartition(topic, partition)

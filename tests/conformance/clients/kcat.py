@@ -142,15 +142,18 @@ class KcatClient:
             "timestamp": f"s@{start.number}",
             "tail": f"-{start.number}",
         }[start.kind]
-        command = ["kcat", "-b", self.bootstrap, "-C", "-t", topic, "-p", str(partition), "-o", position]
-        command += [
-            "-u",
-            "-q",
-            "-f",
-            FORMAT,
-            f"-Xfetch.message.max.bytes={fetch_bytes}",
-            "-Xtopic.auto.offset.reset=error",
-        ]
+        with self._consuming(topic, "-p", str(partition), "-o", position, fetch_bytes=fetch_bytes) as reader:
+            yield reader
+
+    @contextmanager
+    def reading_all(self, topic: str, partitions: int) -> Iterator[_Reader]:
+        with self._consuming(topic, "-o", "beginning") as reader:
+            yield reader
+
+    @contextmanager
+    def _consuming(self, topic: str, *where: str, fetch_bytes: int = FETCH_BYTES) -> Iterator[_Reader]:
+        command = ["kcat", "-b", self.bootstrap, "-C", "-t", topic, *where, "-u", "-q", "-f", FORMAT]
+        command += [f"-Xfetch.message.max.bytes={fetch_bytes}", "-Xtopic.auto.offset.reset=error"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
         reader = _Reader(process)
         try:

@@ -126,3 +126,6 @@ class Client(Protocol):
     def reading(
         self, topic: str, partition: int, start: Start, *, fetch_bytes: int = FETCH_BYTES
     ) -> AbstractContextManager[Reader]: ...
+
+    def reading_all(self, topic: str, partitions: int) -> AbstractContextManager[Reader]:
+        """All partitions of a topic at once, from the beginning."""
