@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,8 @@ from ottla.cluster.registry import (
 from ottla.cluster.sqlite_tree import Signature, SqliteTree
 
 _log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_SECONDS = 6.0
 
 _LOOK_ALONE_SECONDS = 0.5
 _LOOK_SHARED_SECONDS = 0.1
@@ -99,7 +102,10 @@ class SqliteStore:
         if self._thread is None:
             raise Unavailable("the registry is closed")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
+        try:
+            return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
+        except (sqlite3.Error, OSError) as error:
+            raise Unavailable(f"the registry at {self._path or 'memory'}: {error}") from error
 
     async def change(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """`run`, for what changes the tree; wakes the watches even when the outcome is unknown."""
@@ -150,8 +156,11 @@ class SqliteStore:
 class SqliteRegistry:
     """One session on a store."""
 
-    def __init__(self, store: SqliteStore, *, clock: Clock, session_timeout: float = 6.0) -> None:
-        self._store = store
+    def __init__(
+        self, store: SqliteStore | Path, clock: Clock, *, session_timeout: float = SESSION_TIMEOUT_SECONDS
+    ) -> None:
+        """`store` may be a path: a store of its own there."""
+        self._store = store if isinstance(store, SqliteStore) else SqliteStore(store)
         self._clock = clock
         self._timeout = session_timeout
         self._session = 0

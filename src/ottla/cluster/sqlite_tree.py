@@ -65,18 +65,17 @@ class SqliteTree:
         """Opens the file, making it if need be; None keeps the tree in memory."""
         self._durable = durable and path is not None
         self._locks = SessionLocks(path.with_name(path.name + ".sessions")) if path else None
-        self._connection = sqlite3.connect(
-            str(path) if path else ":memory:", timeout=_BUSY_SECONDS, isolation_level=None
-        )
+        name = str(path) if path else ":memory:"
+        self._connection = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
             self._execute("PRAGMA synchronous = NORMAL")
             if path:
                 self._execute("PRAGMA journal_mode = WAL")
             self._make_schema()
-        except sqlite3.Error as error:
+            self._data_version = self._read_data_version()
+        except BaseException:
             self._connection.close()
-            raise Unavailable(f"cannot open the registry at {path}: {error}") from error
-        self._data_version = self._read_data_version()
+            raise
 
     def close(self) -> None:
         self._connection.close()

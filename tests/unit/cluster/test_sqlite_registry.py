@@ -1,0 +1,184 @@
+"""What is particular to the registry in a SQLite file: processes, leases, durability, idleness."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.clock import ManualClock, SystemClock
+from ottla.cluster.registry import Create, SessionLost, Unavailable
+from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from ottla.clock import SystemClock
+from ottla.cluster.registry import Create
+from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
+
+async def main():
+    registry = SqliteRegistry(SqliteStore(Path(sys.argv[1])), clock=SystemClock(), session_timeout=60)
+    await registry.open()
+    await registry.commit([Create("/child", b"x", ephemeral=True), Create("/kept", b"y")])
+    print(registry.session_id, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def registry_at(path: Path, **settings: float) -> SqliteRegistry:
+    return SqliteRegistry(SqliteStore(path), clock=SystemClock(), **settings)
+
+
+class ProcessWithSession:
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE)
+
+    def __enter__(self) -> ProcessWithSession:
+        assert self.process.stdout is not None
+        self.session_id = int(self.process.stdout.readline())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+async def test_a_killed_process_loses_its_session_at_once_and_its_commits_never(tmp_path: Path) -> None:
+    path = tmp_path / "registry.sqlite"
+    with ProcessWithSession(path) as child:
+        registry = registry_at(path)
+        await registry.open()
+        assert (await registry.get("/child")).owner == child.session_id
+        watch = await registry.watch("/child")
+        child.process.send_signal(signal.SIGKILL)
+        child.process.wait()
+        # The lease would last a minute; the kernel tells earlier.
+        await asyncio.wait_for(watch, 5)
+        assert not await registry.exists("/child")
+        assert (await registry.get("/kept")).data == b"y"
+        await registry.close()
+
+
+async def test_a_restart_after_a_kill_waits_for_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "registry.sqlite"
+    with ProcessWithSession(path) as child:
+        child.process.kill()
+        child.process.wait()
+        registry = registry_at(path)
+        await registry.open()
+        assert not await registry.exists("/child")
+        await registry.close()
+
+
+async def test_a_session_that_stands_still_is_ended_by_the_clock_of_who_watches_it(tmp_path: Path) -> None:
+    """The lock of a hung process is still held, so only the lease can tell."""
+    path = tmp_path / "registry.sqlite"
+    with ProcessWithSession(path) as child:
+        child.process.send_signal(signal.SIGSTOP)
+        clock = ManualClock()
+        registry = SqliteRegistry(SqliteStore(path), clock=clock, session_timeout=10)
+        await registry.open()
+        await registry.beat()
+        clock.advance(10_000)
+        await registry.beat()
+        assert await registry.exists("/child")
+        clock.advance(1)
+        await registry.beat()
+        assert not await registry.exists("/child")
+        await registry.close()
+
+
+async def test_a_session_that_beats_lives_however_long(tmp_path: Path) -> None:
+    path = tmp_path / "registry.sqlite"
+    clock = ManualClock()
+    one = SqliteRegistry(SqliteStore(path), clock=clock, session_timeout=10)
+    two = SqliteRegistry(SqliteStore(path), clock=clock, session_timeout=10)
+    await one.open()
+    await two.open()
+    await one.commit([Create("/one", ephemeral=True)])
+    for _ in range(5):
+        clock.advance(6_000)
+        await one.beat()
+        await two.beat()
+    assert await two.exists("/one")
+    await one.close()
+    await two.close()
+
+
+async def test_a_hung_session_that_was_ended_finds_out_and_can_write_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "registry.sqlite"
+    clock = ManualClock()
+    hung = SqliteRegistry(SqliteStore(path), clock=ManualClock(), session_timeout=10)
+    other = SqliteRegistry(SqliteStore(path), clock=clock, session_timeout=10)
+    await hung.open()
+    await other.open()
+    await hung._stop_ticking()
+    await other.beat()
+    clock.advance(11_000)
+    await other.beat()
+    with pytest.raises(SessionLost):
+        await hung.beat()
+    with pytest.raises(SessionLost):
+        await hung.commit([Create("/late")])
+    assert not await other.exists("/late")
+    await other.close()
+    await hung.close()
+
+
+async def test_alone_and_idle_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "registry.sqlite"
+    clock = ManualClock()
+    registry = SqliteRegistry(SqliteStore(path), clock=clock)
+    await registry.open()
+    await registry.beat()
+    before = (tmp_path / "registry.sqlite-wal").stat()
+    for _ in range(100):
+        clock.advance(1_000)
+        await registry.beat()
+    after = (tmp_path / "registry.sqlite-wal").stat()
+    assert (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
+    await registry.close()
+
+
+async def test_closing_leaves_one_file(tmp_path: Path) -> None:
+    registry = registry_at(tmp_path / "registry.sqlite")
+    await registry.open()
+    await registry.commit([Create("/a")])
+    await registry.close()
+    await registry.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["registry.sqlite"]
+
+
+async def test_what_cannot_be_opened_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        await registry_at(tmp_path / "no such folder" / "registry.sqlite").open()
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"this is no database" * 100)
+    with pytest.raises(Unavailable):
+        await registry_at(garbage).open()
+
+
+async def test_a_closed_registry_says_so(tmp_path: Path) -> None:
+    registry = registry_at(tmp_path / "registry.sqlite")
+    await registry.open()
+    await registry.close()
+    with pytest.raises(Unavailable):
+        await registry.get("/a")
+
+
+async def test_two_processes_may_create_the_file_at_the_same_moment(tmp_path: Path) -> None:
+    path = tmp_path / "registry.sqlite"
+    sessions = [registry_at(path) for _ in range(8)]
+    await asyncio.gather(*(session.open() for session in sessions))
+    assert len({session.session_id for session in sessions}) == 8
+    for session in sessions:
+        await session.close()
