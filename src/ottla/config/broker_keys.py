@@ -1,0 +1,267 @@
+"""The keys of a broker that Ottla acts on, or will once the room they belong to is built (`unused` until then).
+
+Names, types and ranges are those of Apache Kafka 4.3, and so are the defaults but for these: `node.id` is 1,
+`log.dir` is a folder of the user's own, and limits that Kafka leaves open are finite. `rows` explains the
+notation.
+"""
+
+# ruff: noqa: E501
+TABLE = """
+# Identity and address
+node.id                               INT     1       >=0   high
+    The number of this broker in its cluster.
+broker.id                             INT     -1      -     high
+    The older name of node.id.
+broker.rack                           STRING  null    -
+    The rack or zone of this broker; replicas of a partition are spread over racks.
+listeners                             LIST    PLAINTEXT://:9092  -  per-broker high
+    Addresses to listen on, as NAME://host:port or host:port; no host means every interface.
+advertised.listeners                  LIST    null    -     high
+    Addresses that clients are told to use, if they differ from listeners.
+listener.security.protocol.map        STRING  SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT  -  per-broker low
+    The security protocol of each listener name.
+log.dir                               LIST    ~/.local/share/ottla/data  -  high
+    The data folder, if log.dirs is not set.
+log.dirs                              LIST    null    -     high
+    The data folder. Ottla keeps all data in one folder, so only one can be named.
+
+# Limits
+socket.request.max.bytes              INT     104857600    >=1   high
+    Largest request a client may send; a larger one closes the connection.
+message.max.bytes                     INT     1048588      >=0   cluster-wide high
+    Largest record batch, as it comes compressed from the producer. Topics: max.message.bytes.
+max.decompressed.message.bytes        INT     134217728    >=1   cluster-wide
+    Largest size to which the broker decompresses the records of one batch. Ottla's own key.
+max.connections                       INT     10000        >=0   cluster-wide
+    Most connections at one time; more are closed at once.
+max.connections.per.ip                INT     8000         >=0   cluster-wide
+    Most connections at one time from one address.
+max.connections.per.ip.overrides      STRING  ''           -     cluster-wide
+    Other limits for some addresses: address:limit,address:limit.
+max.connection.creation.rate          INT     2147483647   >=0   cluster-wide unused
+    Most new connections in a second. Not enforced yet.
+connections.max.idle.ms               LONG    600000       -
+    Close a connection that has been silent so long; a negative value never does.
+queued.max.request.bytes              LONG    268435456    @unlimited-or-1
+    Memory for requests that are being read or answered; beyond it no more is read until some is done. -1 for no limit.
+max.partitions                        INT     20000        >=1   cluster-wide
+    Most partitions in the cluster. Ottla's own key.
+max.request.partition.size.limit      INT     2000         >=1
+    Most partitions in one page of a DescribeTopicPartitions response.
+fetch.max.bytes                       INT     57671680     >=1024
+    Most data in one fetch response, whatever the client asks for.
+max.incremental.fetch.session.cache.slots  INT  1000       >=0
+    Fetch sessions kept for clients that fetch incrementally.
+
+# Sockets
+socket.listen.backlog.size            INT     50           >=1
+    Connections the operating system holds while they wait to be accepted.
+socket.receive.buffer.bytes           INT     102400       -     high
+    Receive buffer (SO_RCVBUF) of client connections; -1 leaves it to the operating system.
+socket.send.buffer.bytes              INT     102400       -     high
+    Send buffer (SO_SNDBUF) of client connections; -1 leaves it to the operating system.
+
+# Topics
+auto.create.topics.enable             BOOLEAN true         -     high
+    Create a topic when a client asks for one that does not exist and allows it.
+num.partitions                        INT     1            >=1
+    Partitions of a new topic that does not say.
+default.replication.factor            INT     1            >=1
+    Replicas of a new topic that does not say.
+delete.topic.enable                   BOOLEAN true         -     high
+    Allow topics to be deleted.
+min.insync.replicas                   INT     1            >=1   cluster-wide high
+    Replicas that must have a record before acks=all is answered.
+unclean.leader.election.enable        BOOLEAN false        -     cluster-wide high unused
+    Let a replica lead that is not in sync when no other is alive; this loses acknowledged records.
+
+# Records
+compression.type                      STRING  producer     uncompressed|zstd|lz4|snappy|gzip|producer  cluster-wide high
+    The compression of stored batches; `producer` keeps what the producer chose.
+compression.gzip.level                INT     -1           @gzip-level  cluster-wide
+    How hard gzip works when compression.type is gzip.
+compression.lz4.level                 INT     9            1..17        cluster-wide
+    How hard lz4 works when compression.type is lz4; 9 is its fast mode.
+compression.zstd.level                INT     3            -131072..22  cluster-wide
+    How hard zstd works when compression.type is zstd.
+log.message.timestamp.type            STRING  CreateTime   CreateTime|LogAppendTime  cluster-wide
+    Whose time a record carries: the producer's or the broker's.
+log.message.timestamp.before.max.ms   LONG    9223372036854775807  >=0  cluster-wide
+    How far a record's own timestamp may lie in the past.
+log.message.timestamp.after.max.ms    LONG    3600000      >=0   cluster-wide
+    How far a record's own timestamp may lie in the future.
+
+# Log segments
+log.segment.bytes                     INT     1073741824   >=1048576  cluster-wide high
+    Size at which a partition's log starts its next segment file.
+log.roll.ms                           LONG    null         >=1   cluster-wide high
+    Age at which a log starts its next segment file; not set, log.roll.hours counts.
+log.roll.hours                        INT     168          >=1   high
+    Age at which a log starts its next segment file, in hours.
+log.roll.jitter.ms                    LONG    null         >=0   cluster-wide high
+    Random time taken off log.roll.ms; not set, log.roll.jitter.hours counts.
+log.roll.jitter.hours                 INT     0            >=0   high
+    Random time taken off log.roll.hours, in hours.
+log.index.size.max.bytes              INT     10485760     >=4   cluster-wide
+    Largest size of a segment's index.
+log.index.interval.bytes              INT     4096         >=0   cluster-wide
+    Bytes of log between two entries of the offset index.
+log.segment.delete.delay.ms           LONG    60000        >=0   cluster-wide high
+    How long a deleted segment stays on disk, for readers that are still busy with it.
+log.preallocate                       BOOLEAN false        -     cluster-wide unused
+    Reserve a new segment's whole size on disk. Without effect: today's file systems gain nothing from it.
+
+# Retention and compaction
+log.retention.ms                      LONG    null         @unlimited-or-1  cluster-wide high
+    How long records are kept; -1 for ever; not set, log.retention.minutes counts.
+log.retention.minutes                 INT     null         @unlimited-or-1  high
+    How long records are kept, in minutes; not set, log.retention.hours counts.
+log.retention.hours                   INT     168          @unlimited-or-1  high
+    How long records are kept, in hours.
+log.retention.bytes                   LONG    -1           -     cluster-wide high
+    How much a partition keeps; -1 for no limit.
+log.retention.check.interval.ms       LONG    300000       >=1
+    How often old segments are looked for.
+log.cleanup.policy                    LIST    delete       [compact,delete]  cluster-wide
+    What happens to old segments: delete, compact, or both.
+log.cleaner.enable                    BOOLEAN true         -     unused
+    Run compaction. Compaction is not built yet.
+log.cleaner.threads                   INT     1            >=0   cluster-wide unused
+    Threads for compaction. Compaction is not built yet.
+log.cleaner.backoff.ms                LONG    15000        >=0   cluster-wide unused
+    Pause of compaction when there is nothing to do. Compaction is not built yet.
+log.cleaner.dedupe.buffer.size        LONG    134217728    -     cluster-wide unused
+    Memory for the keys seen by compaction. Compaction is not built yet.
+log.cleaner.io.max.bytes.per.second   DOUBLE  1.7976931348623157E308  -  cluster-wide unused
+    Limit on what compaction reads and writes. Compaction is not built yet.
+log.cleaner.min.cleanable.ratio       DOUBLE  0.5          0..1  cluster-wide unused
+    Share of a log that must be uncompacted before compaction looks at it. Compaction is not built yet.
+log.cleaner.min.compaction.lag.ms     LONG    0            >=0   cluster-wide unused
+    The shortest time a record stays uncompacted. Compaction is not built yet.
+log.cleaner.max.compaction.lag.ms     LONG    9223372036854775807  >=1  cluster-wide unused
+    The longest time a record stays uncompacted. Compaction is not built yet.
+log.cleaner.delete.retention.ms       LONG    86400000     >=0   cluster-wide unused
+    How long compaction keeps the marker of a deleted key. Compaction is not built yet.
+
+# Durability and recovery
+log.flush.interval.messages           LONG    9223372036854775807  >=1  cluster-wide high
+    Force data to disk (fsync) after so many records of a partition.
+log.flush.interval.ms                 LONG    null         >=0   cluster-wide high
+    Force data to disk (fsync) when it is so old; not set, log.flush.scheduler.interval.ms counts.
+log.flush.scheduler.interval.ms       LONG    9223372036854775807  >=0  high
+    How often the need to flush is looked at in Kafka; here the age for flushing if log.flush.interval.ms is not set.
+log.flush.offset.checkpoint.interval.ms        INT  60000  >=0   high
+    How often the point up to which data is known to be on disk is written down, which bounds recovery.
+log.flush.start.offset.checkpoint.interval.ms  INT  60000  >=0   high unused
+    How often the start of each log is written down. Written together with the recovery points.
+num.recovery.threads.per.data.dir     INT     2            >=1   cluster-wide high unused
+    Threads that open and recover logs. Without effect: logs are opened one after the other.
+
+# Producers
+producer.id.expiration.ms             INT     86400000     >=1   cluster-wide low
+    Forget an idempotent producer that has been silent so long.
+producer.id.expiration.check.interval.ms  INT  600000      >=1   low internal
+    How often silent producers are looked for.
+
+# Replication
+replica.lag.time.max.ms               LONG    30000        >=1   high unused
+    A follower that has not caught up for so long is no longer in sync.
+replica.fetch.max.bytes               INT     1048576      >=0   unused
+    Most data of one partition that a follower asks for at once.
+replica.fetch.response.max.bytes      INT     10485760     >=0   unused
+    Most data that a follower asks for at once.
+replica.fetch.min.bytes               INT     1            -     high unused
+    Least data for which a leader answers a follower at once.
+replica.fetch.wait.max.ms             INT     500          -     high unused
+    Longest time a leader holds a follower's fetch.
+replica.fetch.backoff.ms              INT     1000         >=0   unused
+    Pause of a follower after an error.
+replica.socket.timeout.ms             INT     30000        -     high unused
+    Longest time a follower waits for its leader's answer.
+replica.high.watermark.checkpoint.interval.ms  LONG  5000  >=1   high
+    How often high watermarks are written down.
+num.replica.fetchers                  INT     1            >=1   cluster-wide high unused
+    Connections over which a follower fetches from one leader.
+auto.leader.rebalance.enable          BOOLEAN true         -     high unused
+    Give leadership back to the first replica of each partition.
+leader.imbalance.check.interval.seconds  LONG  300         >=1   high unused
+    How often leadership is looked at for auto.leader.rebalance.enable.
+broker.heartbeat.interval.ms          INT     2000         -     unused
+    How often a broker tells the controller that it lives.
+broker.session.timeout.ms             INT     9000         -     unused
+    A broker that has been silent so long counts as dead.
+controlled.shutdown.enable            BOOLEAN true         -     unused
+    Move leadership away before a broker stops.
+
+# Consumer groups and offsets
+group.initial.rebalance.delay.ms      INT     3000         -     unused
+    How long a new group waits for more members before its first rebalance.
+group.min.session.timeout.ms          INT     6000         -     unused
+    Least session timeout a member may ask for.
+group.max.session.timeout.ms          INT     1800000      -     unused
+    Most session timeout a member may ask for.
+group.max.size                        INT     2147483647   >=1   unused
+    Most members of a group.
+group.coordinator.rebalance.protocols  LIST   classic,consumer,streams  [consumer,classic,share,streams]  unused
+    The kinds of groups that are served.
+group.consumer.session.timeout.ms     INT     45000        >=1   unused
+    Session timeout of the new consumer protocol.
+group.consumer.min.session.timeout.ms  INT    45000        >=1   unused
+    Least session timeout a group may be configured with.
+group.consumer.max.session.timeout.ms  INT    60000        >=1   unused
+    Most session timeout a group may be configured with.
+group.consumer.heartbeat.interval.ms  INT     5000         >=1   unused
+    Heartbeat interval of the new consumer protocol.
+group.consumer.min.heartbeat.interval.ms  INT  5000        >=1   unused
+    Least heartbeat interval a group may be configured with.
+group.consumer.max.heartbeat.interval.ms  INT  15000       >=1   unused
+    Most heartbeat interval a group may be configured with.
+group.consumer.assignment.interval.ms  INT    1000         >=0   cluster-wide unused
+    Least time between two assignments of a group.
+group.consumer.min.assignment.interval.ms  INT  0          >=0   unused
+    Least assignment interval a group may be configured with.
+group.consumer.max.assignment.interval.ms  INT  15000      >=0   unused
+    Most assignment interval a group may be configured with.
+group.consumer.max.size               INT     2147483647   >=1   unused
+    Most members of a group of the new consumer protocol.
+group.consumer.assignors              LIST    uniform,range  -   unused
+    Assignors of the new consumer protocol, the first one being the default.
+group.consumer.migration.policy       STRING  bidirectional  ~DISABLED|DOWNGRADE|UPGRADE|BIDIRECTIONAL  unused
+    Whether groups may move between the classic and the new consumer protocol.
+offsets.topic.num.partitions          INT     50           >=1   high unused
+    Partitions of the topic that keeps committed offsets.
+offsets.topic.replication.factor      SHORT   3            >=1   high unused
+    Replicas of the topic that keeps committed offsets.
+offsets.topic.segment.bytes           INT     104857600    >=1   high unused
+    Segment size of the topic that keeps committed offsets.
+offsets.topic.compression.codec       INT     0            0..4  high unused
+    Compression of the topic that keeps committed offsets, by number.
+offsets.retention.minutes             INT     10080        >=1   high unused
+    How long offsets of an empty group are kept.
+offsets.retention.check.interval.ms   LONG    600000       >=1   high unused
+    How often expired offsets are looked for.
+offsets.commit.timeout.ms             INT     5000         >=1   high unused
+    Longest time an offset commit waits for its replicas.
+offset.metadata.max.bytes             INT     4096         -     high unused
+    Most metadata with a committed offset.
+
+# Transactions
+transaction.max.timeout.ms            INT     900000       >=1   high
+    Longest transaction timeout a producer may ask for.
+transactional.id.expiration.ms        INT     604800000    >=1   high unused
+    Forget a transactional id that has been silent so long.
+transaction.state.log.num.partitions  INT     50           >=1   high unused
+    Partitions of the topic that keeps transactions.
+transaction.state.log.replication.factor  SHORT  3         >=1   high unused
+    Replicas of the topic that keeps transactions.
+transaction.state.log.min.isr         INT     2            >=1   high unused
+    min.insync.replicas of the topic that keeps transactions.
+transaction.state.log.segment.bytes   INT     104857600    >=1   high unused
+    Segment size of the topic that keeps transactions.
+transaction.abort.timed.out.transaction.cleanup.interval.ms  INT  10000  >=1  low unused
+    How often transactions that ran out of time are looked for.
+transaction.remove.expired.transaction.cleanup.interval.ms   INT  3600000  >=1  low unused
+    How often expired transactional ids are looked for.
+transaction.partition.verification.enable  BOOLEAN  true   -     cluster-wide low unused
+    Check that a partition is part of the transaction whose records it gets.
+"""
