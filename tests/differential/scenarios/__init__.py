@@ -1,0 +1,25 @@
+"""All scenarios. Importing this package registers them."""
+
+from differential.scenarios import (
+    configs,
+    connections,
+    disks_and_acls,
+    fetch,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+)
+
+__all__ = [
+    "configs",
+    "connections",
+    "disks_and_acls",
+    "fetch",
+    "metadata",
+    "offsets",
+    "produce",
+    "producers",
+    "topics",
+]
