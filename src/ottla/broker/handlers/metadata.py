@@ -1,0 +1,324 @@
+"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): what the cluster looks like.
+
+All three read the cluster image and nothing else, so they answer at once. Only a Metadata request that
+creates the topics it asks for has to wait, for the controller and then for this broker to know the outcome.
+
+Metadata, version notes. 0: an empty list asks for all topics; later null does and empty asks for none. 4: the
+request may forbid creation. 10 and 11 have a field for topic ids but Kafka refuses to look at it; 12 answers
+by id. A request with ids is answered by ids alone, whatever names stand beside them. A topic created on the
+way is in the answer (Kafka says UNKNOWN_TOPIC_OR_PARTITION and lets the client ask again).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.dispatch import RequestContext
+from ottla.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
+from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, NewTopic, check_name, is_internal
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from ottla.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.protocol.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+logger = logging.getLogger("ottla.metadata")
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+# Kafka numbers its ACL operations: READ 3, WRITE 4, CREATE 5, DELETE 6, ALTER 7, DESCRIBE 8,
+# CLUSTER_ACTION 9, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11, IDEMPOTENT_WRITE 12. Without an authorizer
+# everybody may do all of them.
+TOPIC_OPERATIONS = _bits(3, 4, 5, 6, 7, 8, 10, 11)
+CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
+NOT_ASKED = -(1 << 31)
+
+BROKER_ENDPOINT = 1
+CONTROLLER_ENDPOINT = 2
+
+
+def metadata(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    topics = request.topics
+    if topics is None or (not topics and context.version == 0):
+        found = [_topic(topic, broker.image, context.version) for topic in broker.image.topics.values()]
+        return _response(broker, request, found)
+    if context.version < 12:
+        by_id = any(topic.name is None or topic.topic_id != ZERO_UUID for topic in topics)
+        return _refused(topics) if by_id else _by_name(broker, request, topics, context)
+    if any(topic.topic_id != ZERO_UUID for topic in topics):
+        return _response(broker, request, _by_id(broker.image, topics, context.version))
+    if any(topic.name is None for topic in topics):
+        return _refused(topics)
+    return _by_name(broker, request, topics, context)
+
+
+def _by_id(
+    image: ClusterImage, topics: Sequence[MetadataRequestTopic], version: int
+) -> list[MetadataResponseTopic]:
+    unknown, known = [], []
+    for topic_id in dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID):
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None:
+            unknown.append(
+                MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            )
+        else:
+            known.append(_topic(topic, image, version))
+    return unknown + known
+
+
+def _by_name(
+    broker: Broker,
+    request: MetadataRequest,
+    topics: Sequence[MetadataRequestTopic],
+    context: RequestContext,
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    names = list(dict.fromkeys(topic.name or "" for topic in topics))
+    if request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]:
+        missing = [name for name in names if name not in broker.image.topics and _may_be_created(name)]
+        if missing:
+            return _create_first(broker, request, names, missing, context)
+    return _response(broker, request, _named(broker.image, names, context.version))
+
+
+async def _create_first(
+    broker: Broker, request: MetadataRequest, names: list[str], missing: list[str], context: RequestContext
+) -> MetadataResponse:
+    outcome = await broker.controller.create_topics([NewTopic(name) for name in missing])
+    for name, result in zip(missing, outcome.results, strict=True):
+        if isinstance(result, ApiError):
+            # A client that asks for the same topic at the same time is not worth a line.
+            if result.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                logger.warning("%s asks for topic %s, not created: %s", context.peer, name, result.message)
+        else:
+            logger.info("created topic %s because %s asked for it", name, context.peer)
+    await broker.caught_up(outcome.version)
+    return _response(broker, request, _named(broker.image, names, context.version))
+
+
+def _may_be_created(name: str) -> bool:
+    """Internal topics are made by the room that keeps its state in them, with its own settings."""
+    return _name_error(name) is None and name != CLUSTER_METADATA_TOPIC and not is_internal(name)
+
+
+def _named(image: ClusterImage, names: Iterable[str], version: int) -> list[MetadataResponseTopic]:
+    known, unknown = [], []
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is not None:
+            known.append(_topic(topic, image, version))
+        else:
+            error = _name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            unknown.append(MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name)))
+    return known + unknown
+
+
+def _name_error(name: str) -> ErrorCode | None:
+    try:
+        check_name(name)
+    except ApiError as error:
+        return error.code
+    return None
+
+
+def _response(
+    broker: Broker, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    image = broker.image
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
+    cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in image.brokers.values()
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        topics=topics,
+        cluster_authorized_operations=cluster_operations,
+    )
+
+
+def _refused(topics: Sequence[MetadataRequestTopic]) -> MetadataResponse:
+    return MetadataResponse(
+        topics=[
+            MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
+            )
+            for topic in topics
+        ],
+        error_code=ErrorCode.INVALID_REQUEST,
+    )
+
+
+def _topic(topic: TopicImage, image: ClusterImage, version: int) -> MetadataResponseTopic:
+    partitions = []
+    for index, state in enumerate(topic.partitions):
+        error, leader, offline = _availability(state, image)
+        replicas, isr = list(state.replicas), list(state.isr)
+        if version == 0 and offline:
+            # There is no field for offline replicas yet: they are left out, and the error says so.
+            replicas = [replica for replica in replicas if replica in image.brokers]
+            isr = [replica for replica in isr if replica in image.brokers]
+            error = error or ErrorCode.REPLICA_NOT_AVAILABLE
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=error,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=replicas,
+                isr_nodes=isr,
+                offline_replicas=offline,
+            )
+        )
+    return MetadataResponseTopic(
+        name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name), partitions=partitions
+    )
+
+
+def _availability(state: PartitionState, image: ClusterImage) -> tuple[int, int, list[int]]:
+    """Error, leader and offline replicas of a partition, by who is there."""
+    brokers = image.brokers
+    offline = [replica for replica in state.replicas if replica not in brokers]
+    if state.leader in brokers:
+        return 0, state.leader, offline
+    return ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline
+
+
+def describe_cluster(
+    broker: Broker, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """A broker describes brokers only: its controller has no endpoint of its own."""
+    if request.endpoint_type != BROKER_ENDPOINT:
+        return _wrong_endpoint(request.endpoint_type)
+    image = broker.image
+    asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in image.brokers.values()
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    )
+
+
+def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
+    if endpoint_type == CONTROLLER_ENDPOINT:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, "
+            "but we wanted an endpoint of type CONTROLLER",
+        )
+    return DescribeClusterResponse(
+        error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+        error_message=f"Unsupported endpoint type {endpoint_type}",
+    )
+
+
+def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    """Topics in the order of their names, up to a number of partitions; the cursor says where to go on.
+
+    With a list of topics the cursor must name one of them. A topic that is cut off or starts at the cursor
+    is answered with the partitions that fit, a topic after the limit not at all.
+    """
+    image, cursor = broker.image, request.cursor
+    start = cursor.topic_name if cursor else ""
+    asked = {topic.name for topic in request.topics}
+    names = sorted(name for name in asked or image.topics if name >= start)
+    if cursor is not None and (cursor.partition_index < 0 or (asked and start not in names)):
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
+                for topic in request.topics
+            ]
+        )
+    room = max(1, min(request.response_partition_limit, broker.config["max.request.partition.size.limit"]))
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        if room <= 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = image.topics.get(name)
+        if topic is None:
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=_name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    name=name,
+                    is_internal=is_internal(name),
+                    topic_authorized_operations=TOPIC_OPERATIONS,
+                )
+            )
+            continue
+        first = cursor.partition_index if cursor and name == start else 0
+        described = _described(topic, image, first, first + room)
+        response.topics.append(described)
+        room -= len(described.partitions)
+        end = first + len(described.partitions)
+        if end < len(topic.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+    return response
+
+
+def _described(
+    topic: TopicImage, image: ClusterImage, first: int, end: int
+) -> DescribeTopicPartitionsResponseTopic:
+    partitions = []
+    for index, state in enumerate(topic.partitions[first:end], first):
+        error, leader, offline = _availability(state, image)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=error,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                # Null is allowed here, but the Java client does not expect it.
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=offline,
+            )
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=is_internal(topic.name),
+        partitions=partitions,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

@@ -1,0 +1,220 @@
+"""CreateTopics (19), DeleteTopics (20) and CreatePartitions (37): asking the controller for change.
+
+Each topic of a request succeeds or fails for itself. The handlers sort out what the wire allows and the
+controller does not (a topic named twice, a name beside an id), hand the rest over in one call, and answer
+when this broker has taken over the outcome, so that the client's next Metadata request shows it.
+
+Version notes. CreateTopics 5 answers the topic's whole configuration, each value with its source.
+DeleteTopics 6 names topics by name or id, before that there are names only. Results stand in the order of the
+request; topics named twice come last (CreatePartitions: first), once.
+
+Kafka answers REQUEST_TIMED_OUT when the request's timeout is 0 and does the work all the same; here the
+outcome is known in milliseconds and the timeout has no effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import RequestContext
+from ottla.cluster.topic_rules import MorePartitions, NewTopic, TopicPlan
+from ottla.config.keys import show
+from ottla.config.table import TOPIC_KEYS
+from ottla.config.values import Source, topic_config
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from ottla.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from ottla.protocol.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+NAMED_TWICE = "Duplicate topic name."
+
+
+async def create_topics(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    named = Counter(topic.name for topic in request.topics)
+    asked = [topic for topic in request.topics if named[topic.name] == 1]
+    outcome = await broker.controller.create_topics(
+        [_new_topic(topic) for topic in asked], validate_only=request.validate_only
+    )
+    await broker.caught_up(outcome.version)
+    results = [
+        CreatableTopicResult(name=topic.name, error_code=result.code, error_message=result.message)
+        if isinstance(result, ApiError)
+        else _created(broker, result, context.version)
+        for topic, result in zip(asked, outcome.results, strict=True)
+    ]
+    results += [
+        CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE)
+        for name in _named_twice(named)
+    ]
+    return CreateTopicsResponse(topics=results)
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(each.partition_index, each.broker_ids) for each in topic.assignments],
+        configs={config.name: config.value for config in topic.configs},
+    )
+
+
+def _created(broker: Broker, plan: TopicPlan, version: int) -> CreatableTopicResult:
+    topic = plan.topic
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.id,
+        error_message=None,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replicas),
+        configs=_configs(broker, plan) if version >= 5 else None,
+    )
+
+
+def _configs(broker: Broker, plan: TopicPlan) -> list[CreatableTopicConfigs]:
+    """Every topic key with its value and where that comes from: the topic, or the broker key behind it."""
+    values = topic_config(broker.config, plan.configs)
+    listed = []
+    for name in sorted(TOPIC_KEYS):
+        key = TOPIC_KEYS[name]
+        if key.internal:
+            continue
+        behind = (broker.config.source(synonym.name) for synonym in key.synonyms)
+        source = Source.TOPIC if name in plan.configs else min(behind, default=Source.DEFAULT)
+        listed.append(
+            CreatableTopicConfigs(
+                name=name,
+                value=None if key.sensitive else show(values[name]),
+                config_source=source,
+                is_sensitive=key.sensitive,
+            )
+        )
+    return listed
+
+
+def _named_twice(named: Counter[str]) -> Iterable[str]:
+    return (name for name, times in named.items() if times > 1)
+
+
+async def delete_topics(
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    if context.version < 6:
+        states = [DeleteTopicState(name=name) for name in request.topic_names]
+    else:
+        states = request.topics
+    refused: list[DeletableTopicResult] = []
+    asked = _deletable(broker, states, refused)
+    if not broker.config["delete.topic.enable"]:
+        disabled = ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
+        return DeleteTopicsResponse(responses=[_not_deleted(topic, disabled) for topic in asked] + refused)
+    outcome = await broker.controller.delete_topics(asked)
+    await broker.caught_up(outcome.version)
+    results = [
+        _not_deleted(topic, result)
+        if isinstance(result, ApiError)
+        else DeletableTopicResult(name=result.name, topic_id=result.id)
+        for topic, result in zip(asked, outcome.results, strict=True)
+    ]
+    return DeleteTopicsResponse(responses=results + refused)
+
+
+def _not_deleted(topic: str | bytes, error: ApiError) -> DeletableTopicResult:
+    name, topic_id = (None, topic) if isinstance(topic, bytes) else (topic, ZERO_UUID)
+    return DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=error.code, error_message=error.message
+    )
+
+
+def _deletable(
+    broker: Broker, states: Iterable[DeleteTopicState], refused: list[DeletableTopicResult]
+) -> list[str | bytes]:
+    """The topics that are named once and one way; results for the others go to `refused`."""
+
+    def refuse(name: str | None, topic_id: bytes, message: str) -> None:
+        refused.append(
+            DeletableTopicResult(
+                name=name,
+                topic_id=topic_id,
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=message,
+            )
+        )
+
+    names: Counter[str] = Counter()
+    ids: Counter[bytes] = Counter()
+    for state in states:
+        if state.name is None and state.topic_id == ZERO_UUID:
+            refuse(None, ZERO_UUID, "Neither topic name nor id were specified.")
+        elif state.name is None:
+            ids[state.topic_id] += 1
+        elif state.topic_id == ZERO_UUID:
+            names[state.name] += 1
+        else:
+            refuse(state.name, state.topic_id, "You may not specify both topic name and topic id.")
+    for name in _named_twice(names):
+        refuse(name, ZERO_UUID, NAMED_TWICE)
+    for topic_id in [each for each, times in ids.items() if times > 1]:
+        refuse(None, topic_id, "Duplicate topic id.")
+    asked: list[str | bytes] = []
+    for name in [each for each, times in names.items() if times == 1]:
+        topic = broker.image.topics.get(name)
+        if topic is not None and topic.id in ids:
+            refuse(name, topic.id, "The provided topic name maps to an ID that was already supplied.")
+            del ids[topic.id]
+        else:
+            asked.append(name)
+    return asked + [each for each, times in ids.items() if times == 1]
+
+
+async def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    named = Counter(topic.name for topic in request.topics)
+    results = [
+        CreatePartitionsTopicResult(
+            name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE
+        )
+        for name in _named_twice(named)
+    ]
+    asked = [topic for topic in request.topics if named[topic.name] == 1]
+    outcome = await broker.controller.create_partitions(
+        [_more_partitions(topic) for topic in asked], validate_only=request.validate_only
+    )
+    await broker.caught_up(outcome.version)
+    for topic, result in zip(asked, outcome.results, strict=True):
+        answer = CreatePartitionsTopicResult(name=topic.name)
+        if isinstance(result, ApiError):
+            answer.error_code, answer.error_message = result.code, result.message
+        results.append(answer)
+    return CreatePartitionsResponse(results=results)
+
+
+def _more_partitions(topic: CreatePartitionsTopic) -> MorePartitions:
+    if topic.assignments is None:
+        return MorePartitions(topic.name, topic.count)
+    return MorePartitions(topic.name, topic.count, [each.broker_ids for each in topic.assignments])
