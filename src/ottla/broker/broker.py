@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,14 +23,22 @@ from typing import TypeVar
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers import HANDLERS, advertised_by
-from ottla.broker.limits import limits_of
+from ottla.broker.limits import limits_of, topic_defaults
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.server import Server
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.controller import Controller
-from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ClusterImage, ImageDelta, difference
-from ottla.cluster.sqlite_registry import SqliteRegistry
-from ottla.config.values import BrokerConfig, TopicConfig, topic_config
+from ottla.cluster.image import (
+    BROKER_CONFIG,
+    TOPIC_CONFIG,
+    BrokerNode,
+    ClusterImage,
+    ImageDelta,
+    difference,
+)
+from ottla.cluster.registration import Registration
+from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
+from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validate_topic_config
 from ottla.replication.replicas import Replicas
 from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.files import Disk, RealDisk
@@ -39,6 +48,10 @@ logger = logging.getLogger("ottla.broker")
 
 REGISTRY_FILE = "registry.sqlite"
 T = TypeVar("T")
+
+
+class WrongFolder(Exception):
+    """The data folder was written by another cluster or another broker."""
 
 
 class Broker:
@@ -81,6 +94,7 @@ class Broker:
         self._server = Server(self._dispatcher, limits_of(self.config))
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None
+        self._leaving = AsyncExitStack()
         path = Path(self.config.log_dir)
         self.directory = LogDirectory(path, self.disk, self.clock)
         self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
@@ -95,11 +109,9 @@ class Broker:
         bound_host, bound_port = self._server.listen(listener.host, listener.port)
         self.host, self.port = self.config.advertised(bound_host, bound_port)
         for report in await self.in_thread(self.directory.open):
-            report.log(logger)
-        self._registry = SqliteRegistry(path / REGISTRY_FILE, self.clock)
-        self.controller = Controller(self._registry, clock=self.clock, rng=self.rng, broker_id=self.node_id)
-        await self.controller.start()
-        await self._take(await self.controller.feed.after(self.image.version))
+            if report.is_remarkable:
+                logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
+        await self._join_cluster(path)
         self._follower = self._loop.create_task(self._follow(), name="image-follower")
         self._maintenance.start()
         self._server.serve()
@@ -111,6 +123,40 @@ class Broker:
             self.bootstrap_servers,
         )
 
+    async def _join_cluster(self, path: Path) -> None:
+        """Become a member, and take over the image that says so."""
+        self._registry = SqliteRegistry(SqliteStore(path / REGISTRY_FILE), clock=self.clock)
+        await self._registry.open()
+        self._leaving.push_async_callback(self._registry.close)
+        self.controller = Controller(
+            self._registry,
+            rng=self.rng,
+            broker_id=self.node_id,
+            check_topic_configs=validate_topic_config,
+            defaults=topic_defaults(self.config),
+        )
+        self._leaving.push_async_callback(self.controller.stop)
+        await self.controller.start()
+        self._check_belongs_here(self.controller.image.cluster_id)
+        registration = Registration(self._registry, BrokerNode(self.node_id, self.host, self.port))
+        self._leaving.push_async_callback(registration.stop)
+        await registration.start()
+        while self.node_id not in self.image.brokers:
+            await self._take(await self.controller.feed.after(self.image.version))
+
+    def _check_belongs_here(self, cluster_id: str) -> None:
+        """Refuse the data of another cluster or broker: its logs would be taken for strays and deleted."""
+        ours = {"cluster.id": cluster_id, "node.id": str(self.node_id)}
+        found = self.directory.read_meta()
+        for key, value in ours.items():
+            if found.get(key, value) != value:
+                raise WrongFolder(
+                    f"the data folder {self.directory.path} belongs to {key} {found[key]}, not to {value}; "
+                    f"use another folder, or put back the {REGISTRY_FILE} that goes with it"
+                )
+        if not ours.items() <= found.items():
+            self.directory.write_meta({"version": "1", **found, **ours})
+
     async def stop(self) -> None:
         """Answer what is under way, then close everything cleanly."""
         self._server.stop_accepting()
@@ -120,7 +166,8 @@ class Broker:
         await draining
         await self._leave_cluster()
         marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
-        await self.in_thread(partial(self.directory.close, marks))
+        await self.in_thread(partial(self.directory.checkpoint, marks))
+        await self.in_thread(self.directory.close)
         self._threads.shutdown()
         logger.info("broker %d stopped cleanly", self.node_id)
 
@@ -129,15 +176,14 @@ class Broker:
         self._server.abort()
         await self._maintenance.stop()
         await self._leave_cluster()
-        self.directory.abandon()
+        self.directory.close(clean=False)
         self._threads.shutdown()
 
     async def _leave_cluster(self) -> None:
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
-        await self.controller.stop()
-        await self._registry.close()
+        await self._leaving.aclose()
 
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run blocking disk work beside the loop."""
@@ -201,6 +247,7 @@ class Broker:
             image.config(BROKER_CONFIG, ""), image.config(BROKER_CONFIG, str(self.node_id))
         )
         self._server.limits = limits_of(self.config)
+        self.controller.defaults = topic_defaults(self.config)
         self.fetch_max_bytes = self.config["fetch.max.bytes"]
         self.fetch_sessions.limit = self.config["max.incremental.fetch.session.cache.slots"]
 

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from ottla.broker.buffers import Lease, RequestMemory
 from ottla.broker.pending import Pending
-from ottla.storage.files import FileSlice
+from ottla.storage.log import FileSlice
 
 logger = logging.getLogger("ottla.connection")
 

@@ -125,7 +125,7 @@ class FetchSessions:
 
     def open(self, by_id: bool, wanted: list[Wanted], now_ms: int) -> FetchSession | None:
         """A new session, or None when there is no room: the client then sends full requests."""
-        if not wanted or not self._make_room(now_ms):
+        if not self._make_room(now_ms):
             return None
         id = self._random_int(1, 0x7FFFFFFF)
         while id in self._sessions:

@@ -1,8 +1,9 @@
-"""From configuration to the limits of the server."""
+"""From configuration to what the server and the controller are bound by."""
 
 from __future__ import annotations
 
 from ottla.broker.server import Limits
+from ottla.cluster.topic_rules import TopicDefaults
 from ottla.config.values import BrokerConfig
 
 
@@ -21,3 +22,11 @@ def _overrides(text: str) -> dict[str, int]:
     """`host:limit,host:limit`; addresses of version 6 hold colons themselves."""
     pairs = (entry.rpartition(":") for entry in text.split(",") if entry.strip())
     return {address.strip(" []"): int(limit) for address, _, limit in pairs}
+
+
+def topic_defaults(config: BrokerConfig) -> TopicDefaults:
+    return TopicDefaults(
+        partitions=config["num.partitions"],
+        replication_factor=config["default.replication.factor"],
+        max_partitions=config["max.partitions"],
+    )

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ottla.protocol.errors import ApiError
 from ottla.replication.partition import Partition
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Maintenance:
             await asyncio.sleep(max(next_chore.due - clock.monotonic(), 0.0))
             try:
                 await next_chore.work()
-            except OSError as error:
+            except (OSError, ApiError) as error:
                 logger.error("%s failed: %s; trying again later", next_chore.name, error)
             next_chore.due = clock.monotonic() + next_chore.interval()
 
@@ -82,16 +83,12 @@ class Maintenance:
     # -- the chores ---------------------------------------------------------------------------------------
 
     async def _retain(self) -> None:
-        def retain(partition: Partition) -> None:
-            for deleted in partition.log.apply_retention(partition.high_watermark):
-                logger.info("%s-%d: deleted %s", partition.topic, partition.index, deleted)
-
-        await self._each_partition(retain)
+        await self._each_partition(lambda partition: partition.log.apply_retention(partition.high_watermark))
 
     def _flush_interval(self) -> float:
         """Looked at often only while a topic asks for it: most leave flushing to the operating system."""
         soonest = min((p.log.config.flush_ms for p in self._broker.replicas), default=3_600_000)
-        return min(max(soonest / 2, 50), 60_000) / 1000
+        return min(max(soonest / 2, 50), 15_000) / 1000
 
     async def _flush(self) -> None:
         await self._each_partition(Partition.flush_if_due)
@@ -107,7 +104,8 @@ class Maintenance:
 
     async def _remove_deleted(self) -> None:
         broker = self._broker
-        await broker.in_thread(broker.directory.delete_pending)
+        now_ms = broker.clock.now_ms()
+        await broker.in_thread(lambda: broker.directory.delete_pending(now_ms))
 
     async def _make_missing(self) -> None:
         await self._broker.make_missing_logs()

@@ -20,10 +20,11 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.replica_state import ReplicaState
 from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.log import AppendInfo, FileSlice, Log
+from ottla.storage.log_config import FOREVER
 
 logger = logging.getLogger("ottla.partition")
 
-RunInThread = Callable[[Callable[[], None]], "Future[None]"]
+RunInThread = Callable[[Callable[[], int]], "Future[int]"]
 
 
 class PartitionRead(NamedTuple):
@@ -118,27 +119,36 @@ class Partition:
         reached = self.state.high_watermark if all_replicas else self.state.local_end
         return reached >= end_offset
 
-    def _count(self) -> None:
-        """Let what was appended count for the high watermark, after a flush where one is due."""
-        if self._flushing:
-            return
-        if self.log.flush_due():
-            self._flushing = True
-            self._in_thread(self.log.flush).add_done_callback(self._flushed)
-        elif self.state.appended(self.log.end_offset):
-            self._room.notify(self)
+    def flush_if_due(self) -> None:
+        """Called now and then: flush by time (`flush.ms`) or behind a sealed segment. Holds up no answer."""
+        if not self._flushing and self.log.flush_due():
+            self._flush()
 
-    def _flushed(self, outcome: Future[None]) -> None:
+    def _count(self) -> None:
+        """Let what was appended count for the high watermark, after a flush where the topic asks for one."""
+        log = self.log
+        if log.end_offset - log.recovery_point >= log.config.flush_messages:
+            if not self._flushing:
+                self._flush()
+        elif not self._flushing or log.config.flush_messages == FOREVER:
+            if self.state.appended(log.end_offset):
+                self._room.notify(self)
+
+    def _flush(self) -> None:
+        self._flushing = True
+        self._in_thread(self.log.flush).add_done_callback(self._flushed)
+
+    def _flushed(self, outcome: Future[int]) -> None:
         self._flushing = False
         if outcome.cancelled():
             return
         if error := outcome.exception():
-            # What fsync could not write is gone from the kernel's memory too: nothing here can be promised.
-            logger.error("%s-%d goes offline: fsync failed: %s", self.topic, self.index, error)
-            self.log.failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"fsync failed: {error}")
+            # A failed fsync takes the log offline; a full disk only delays: the next append tries again, and
+            # those who wait now are told when their time is over.
+            logger.error("%s-%d: flush failed: %s", self.topic, self.index, error)
             self._room.notify(self)
             return
-        if self.state.appended(self.log.recovery_point):
+        if self.state.appended(max(self.state.local_end, self.log.recovery_point)):
             self._room.notify(self)
         self._count()
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.schema import ZERO_UUID
 from ottla.replication.partition import Partition, RunInThread
 from ottla.replication.replica_state import ReplicaState
 from ottla.replication.waiting_room import WaitingRoom
@@ -44,6 +45,10 @@ class TopicPlan(Protocol):
     def id(self) -> bytes: ...
     @property
     def partitions(self) -> tuple[Assignment, ...]: ...
+
+
+ConfigOf = Callable[[str], Mapping[str, Any]]
+"""From a topic's name to the values of its settings, under Kafka's names."""
 
 
 class Replicas:
@@ -90,23 +95,18 @@ class Replicas:
 
     # -- following the cluster image ----------------------------------------------------------------------
 
-    def prepare(self, topics: Iterable[TopicPlan], config_of: Callable[[str], LogConfig]) -> None:
+    def prepare(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:
         """Make the logs that `topics` need here. Blocking disk work: runs in a thread, changes no partition."""
         for topic in topics:
             for index, assignment in enumerate(topic.partitions):
                 if self._local_id not in assignment.replicas:
                     continue
-                log = self._directory.logs.get((topic.name, index))
-                if log is not None and log.topic_id != topic.id:
-                    self._directory.delete(topic.name, index)
-                    log = None
-                if log is None:
-                    try:
-                        self._directory.create(topic.name, index, topic.id, config_of(topic.name))
-                    except OSError as error:
-                        logger.error("cannot make the log of %s-%d: %s", topic.name, index, error)
+                try:
+                    self._directory.create(topic.name, index, topic.id, LogConfig.of(config_of(topic.name)))
+                except ApiError as error:
+                    logger.error("%s-%d has no log: %s", topic.name, index, error.message)
 
-    def adopt(self, topics: Iterable[TopicPlan], config_of: Callable[[str], LogConfig]) -> None:
+    def adopt(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:
         """Take the topics as the image has them now; their logs have been prepared."""
         for topic in topics:
             known = self._known.get(topic.name)
@@ -121,27 +121,43 @@ class Replicas:
     def drop(self, names: Iterable[str]) -> None:
         """These topics are gone: wake who waits for them and delete their logs."""
         for name in names:
-            self._forget(name)
-            for key in [key for key in self._directory.logs if key[0] == name]:
-                self._directory.delete(*key)
+            plan = self._forget(name)
+            for index in range(len(plan.partitions) if plan else 0):
+                self._delete(name, index)
 
     def drop_strays(self, topics: Mapping[str, TopicPlan]) -> list[str]:
         """Delete logs that no topic claims: their topic was deleted while this broker was down."""
         strays = []
         for (name, index), log in list(self._directory.logs.items()):
             topic = topics.get(name)
-            if topic is None or topic.id != log.topic_id or index >= len(topic.partitions):
-                self._directory.delete(name, index)
+            if topic is None or log.topic_id not in (topic.id, ZERO_UUID) or index >= len(topic.partitions):
+                self._delete(name, index)
                 strays.append(f"{name}-{index}")
         return strays
 
-    def configure(self, topic: str, config: LogConfig) -> None:
+    def _delete(self, topic: str, index: int) -> None:
+        try:
+            self._directory.delete(topic, index)
+        except ApiError as error:
+            logger.error("the log of %s-%d stays until the next start: %s", topic, index, error.message)
+
+    def missing(self) -> set[str]:
+        """Topics with a partition that belongs here and has no log, because it could not be made."""
+        return {
+            topic.name
+            for topic in self._known.values()
+            for index, assignment in enumerate(topic.partitions)
+            if self._local_id in assignment.replicas and (topic.name, index) not in self._partitions
+        }
+
+    def configure(self, topic: str, values: Mapping[str, Any]) -> None:
         """Let a topic's settings take effect at once."""
+        config = LogConfig.of(values)
         for index in range(len(self._known[topic].partitions)):
             partition = self._partitions.get((topic, index))
             if partition is not None:
                 partition.log.configure(config)
-                partition.min_insync_replicas = config.min_insync_replicas
+                partition.min_insync_replicas = values["min.insync.replicas"]
 
     def _assign(self, topic: TopicPlan, index: int, assignment: Assignment) -> None:
         partition = self._partitions.get((topic.name, index))
@@ -161,18 +177,17 @@ class Replicas:
             assignment.partition_epoch,
         )
         if new_reign and partition.log.failure is None:
-            partition.log.leader_epochs.assign(assignment.leader_epoch, partition.log.end_offset)
+            partition.log.begin_epoch(assignment.leader_epoch)
         self._room.notify(partition)
 
     def _first_state(self, log: Log) -> ReplicaState:
         known = self._directory.high_watermarks.get((log.topic, log.partition), log.log_start_offset)
         return ReplicaState(self._local_id, log.end_offset, max(known, log.log_start_offset))
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str) -> TopicPlan | None:
         topic = self._known.pop(name, None)
-        if topic is None:
-            return
-        for index in range(len(topic.partitions)):
+        for index in range(len(topic.partitions) if topic else 0):
             partition = self._partitions.pop((name, index), None)
             if partition is not None:
                 self._room.notify(partition)
+        return topic

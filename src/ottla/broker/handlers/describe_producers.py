@@ -46,7 +46,7 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
                 coordinator_epoch=producer.coordinator_epoch,
-                current_txn_start_offset=producer.txn_start_offset,
+                current_txn_start_offset=producer.transaction_start,
             )
             for producer in partition.log.producers.active()
         ],

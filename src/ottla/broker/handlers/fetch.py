@@ -22,6 +22,7 @@ from ottla.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
     PartitionData,
 )
 from ottla.replication.partition import Partition
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 _READ_COMMITTED = 1
 _BY_ID = 13
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+"""A client that gets one of these learns in the same answer who leads now (KIP-951)."""
 
 
 def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse | Pending:
@@ -143,6 +147,8 @@ class _Fetch:
                 epoch, end = partition.log.leader_epochs.end_offset_for(
                     want.last_fetched_epoch, partition.log.end_offset
                 )
+                if epoch < 0:
+                    raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 if epoch < want.last_fetched_epoch or end < want.fetch_offset:
                     return PartitionData(
                         partition_index=want.index,
@@ -156,14 +162,7 @@ class _Fetch:
                 want.fetch_offset, max_bytes, self._committed_only, at_least_one
             )
         except ApiError as error:
-            return PartitionData(
-                partition_index=want.index,
-                error_code=error.code,
-                high_watermark=-1,
-                last_stable_offset=-1,
-                log_start_offset=-1,
-                records=b"",
-            )
+            return self._refusal(want, error)
         return PartitionData(
             partition_index=want.index,
             high_watermark=high_watermark,
@@ -172,6 +171,25 @@ class _Fetch:
             aborted_transactions=[] if self._committed_only else None,
             records=b"" if records is None else records,
         )
+
+    def _refusal(self, want: Wanted, error: ApiError) -> PartitionData:
+        refusal = PartitionData(
+            partition_index=want.index,
+            error_code=error.code,
+            high_watermark=-1,
+            last_stable_offset=-1,
+            log_start_offset=-1,
+            aborted_transactions=[] if error.code in _UNKNOWN else None,
+            records=b"",
+        )
+        if error.code in _MOVED:
+            name = self._broker.topic_name(want.topic) if isinstance(want.topic, bytes) else want.topic
+            state = self._broker.image.partition(name, want.index) if name else None
+            if state is not None:
+                refusal.current_leader = LeaderIdAndEpoch(
+                    leader_id=state.leader, leader_epoch=state.leader_epoch
+                )
+        return refusal
 
     def _partition(self, want: Wanted) -> Partition:
         name = want.topic

@@ -84,7 +84,7 @@ def _find(
     if wanted.timestamp == LATEST:
         return limit, -1, log.leader_epochs.latest
     if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return log.log_start_offset, -1, log.leader_epochs.epoch_at(log.log_start_offset)
+        return log.log_start_offset, -1, log.leader_epochs.epoch_for(log.log_start_offset)
     if wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     if wanted.timestamp == MAX_TIMESTAMP:

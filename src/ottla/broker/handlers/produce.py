@@ -65,6 +65,8 @@ def _append(
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if data.records is None:
+            raise ApiError(ErrorCode.INVALID_RECORD, "the records are null")
         partition = broker.replicas.leader(topic, data.index)
         if acks == _ALL:
             partition.check_in_sync()
