@@ -108,7 +108,7 @@ class Connection:
         return version
 
     def send(self, request: Request, version: int | None = None, timeout: float = 30.0) -> Pending:
-        """Put `request` on the wire. One that the broker does not answer (acks=0) counts as answered at once."""
+        """Put `request` on the wire. One that the broker will not answer (acks=0) counts as answered."""
         api = APIS[request.api_key]
         if version is None:
             version = self.version_for(type(request))
