@@ -21,93 +21,34 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from ottla.clock import Clock
 from ottla.protocol.batches import CONTROL, LENGTH_OVERHEAD, MAGIC, crc_matches, headers
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.protocol.records import decode_batch
 from ottla.storage.checkpoints import LEADER_EPOCHS
+from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, File
 from ottla.storage.leader_epochs import LeaderEpochs
-from ottla.storage.log_config import LogConfig
+from ottla.storage.log_config import FOREVER, LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import BatchRange, ProducerStates
-from ottla.storage.replay import replay_producers
+from ottla.storage.replay import restore_producers
+from ottla.storage.results import AppendInfo, FileSlice, OffsetAndTime
 from ottla.storage.retention import segments_to_delete
 from ottla.storage.scan import Damaged, walk
-from ottla.storage.segment import (
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    Segment,
-    SegmentInfo,
-    file_name,
-)
+from ottla.storage.segment import DELETED_SUFFIX, SUFFIXES, Segment, SegmentInfo
+from ottla.storage.snapshots import Snapshots
+from ottla.storage.time_search import first_since, newest
 from ottla.storage.transaction_markers import read_control_record
 from ottla.storage.validation import StampedBatch, validate_and_stamp
+
+__all__ = ["AppendInfo", "FileSlice", "Log", "OffsetAndTime"]
 
 logger = logging.getLogger(__name__)
 
 _SNAPSHOT_INTERVAL = (
     16 << 20
 )  # bytes between two snapshots that a flush takes, which bound what recovery scans
-
-
-class FileSlice:
-    """Part of a file on its way to a socket. Holds the file open as long as it lives."""
-
-    __slots__ = ("file", "length", "position")
-
-    def __init__(self, file: File, position: int, length: int) -> None:
-        self.file = file
-        self.position = position
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __repr__(self) -> str:
-        return f"FileSlice({self.file.path}, {self.position}, {self.length})"
-
-    def read(self) -> bytes:
-        return self.file.read_at(self.position, self.length)
-
-
-class AppendInfo:
-    """The outcome of an append."""
-
-    __slots__ = ("append_time_ms", "duplicate", "first_offset", "last_offset", "log_start_offset", "size")
-
-    def __init__(
-        self,
-        first_offset: int,
-        last_offset: int,
-        append_time_ms: int,
-        log_start_offset: int,
-        duplicate: bool,
-        size: int,
-    ) -> None:
-        self.first_offset = first_offset
-        self.last_offset = last_offset
-        self.append_time_ms = append_time_ms  # -1 unless the log stamps its own time
-        self.log_start_offset = log_start_offset
-        self.duplicate = duplicate  # a retry: nothing was written, the offsets are those of the first time
-        self.size = size
-
-    def __repr__(self) -> str:
-        return f"AppendInfo({self.first_offset}..{self.last_offset}{', duplicate' if self.duplicate else ''})"
-
-
-class OffsetAndTime(NamedTuple):
-    """A record found by its time."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 class Log:
@@ -130,7 +71,7 @@ class Log:
         recovery_point: int,
         leader_epochs: LeaderEpochs,
         producers: ProducerStates,
-        snapshots: list[int],
+        snapshots: Snapshots,
         failure: ApiError | None = None,
     ) -> None:
         self.topic = topic
@@ -151,7 +92,7 @@ class Log:
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._size = sum(segment.size for segment in segments[:-1])  # of the sealed segments
-        self._snapshots = snapshots  # offsets of the snapshot files, rising
+        self._snapshots = snapshots
         self._lock = threading.Lock()  # between appends and the thread that flushes
         self._flushing = threading.Lock()  # one flush at a time
         self._truncations = 0
@@ -159,7 +100,7 @@ class Log:
         self._epochs_dirty = False
         self._last_flush_ms = clock.now_ms()
         self._snapshot_bytes = self.size  # where in the log's growth the last snapshot was taken
-        self._doomed: list[tuple[int, list[Path]]] = []  # when renamed files are to be removed
+        self._doomed = DoomedFiles(disk)
         self.on_lower_recovery_point: Callable[[], None] | None = None  # has it written before a truncation
 
     def __repr__(self) -> str:
@@ -179,6 +120,11 @@ class Log:
     @property
     def segments(self) -> list[SegmentInfo]:
         return [SegmentInfo(s.base_offset, s.size, s.load_max_timestamp()) for s in self._segments]
+
+    @property
+    def start_is_moved(self) -> bool:
+        """Whether the log starts within its first segment, which no file name tells."""
+        return self.log_start_offset > self._bases[0]
 
     def configure(self, config: LogConfig) -> None:
         """Use `config` from the next append on."""
@@ -337,8 +283,12 @@ class Log:
         segment = Segment.create(
             self._disk, self.folder, base_offset, self._open_segments, self._clock.now_ms()
         )
-        self._disk.replace(self._snapshot_path(base_offset), self.producers.encode(), sync=False)
-        old.seal()
+        try:
+            self._snapshots.write(base_offset, self.producers.encode(), sync=False)
+            old.seal()
+        except OSError:
+            segment.remove_files()  # it may not lie behind an active segment that goes on growing
+            raise
         self._segments.append(segment)
         self._bases.append(base_offset)
         self._size += old.size
@@ -346,17 +296,8 @@ class Log:
         self._note_snapshot(base_offset)
         return segment
 
-    def _snapshot_path(self, offset: int) -> Path:
-        return self.folder / file_name(offset, SNAPSHOT_SUFFIX)
-
     def _note_snapshot(self, offset: int) -> None:
-        """A snapshot has been written. Those at the base of a segment stay, of the others only the newest."""
-        for stale in [each for each in self._snapshots if each < offset and each not in self._bases]:
-            self._disk.remove(self._snapshot_path(stale))
-            self._snapshots.remove(stale)
-        if offset not in self._snapshots:
-            self._snapshots.append(offset)
-            self._snapshots.sort()
+        self._snapshots.note(offset, self._bases)
         self._snapshot_bytes = self.size
 
     # -- read ----------------------------------------------------------------------------------------
@@ -414,12 +355,10 @@ class Log:
     def offset_for_timestamp(self, timestamp: int) -> OffsetAndTime | None:
         """The first record at or after the log's start whose timestamp is at least `timestamp`."""
         self._check_online()
+        max_size = self.config.max_decompressed_message_bytes
         for segment in self._segments:
             try:
-                if segment.load_max_timestamp() < timestamp:
-                    continue
-                start = segment.base_offset + segment.time_index.floor(timestamp)
-                found = self._first_since(segment, timestamp, max(start, self.log_start_offset))
+                found = first_since(segment, timestamp, self.log_start_offset, max_size)
             except Damaged as damage:
                 raise self._go_offline(segment, damage) from damage
             except OSError as problem:
@@ -428,39 +367,15 @@ class Log:
                 return found
         return None
 
-    def _first_since(self, segment: Segment, timestamp: int, start: int) -> OffsetAndTime | None:
-        position = segment.index.floor(start - segment.base_offset)
-        for at, header in walk(segment.file, position, segment.size):
-            if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
-                continue
-            batch = segment.file.read_at(at, header.size)
-            for record in decode_batch(batch, max_size=self.config.max_decompressed_message_bytes):
-                if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
-                    return OffsetAndTime(record.offset, record.timestamp, header.leader_epoch)
-        return None
-
     def max_timestamp(self) -> OffsetAndTime | None:
         """The first record that carries the largest timestamp of the log."""
         self._check_online()
-        candidates = [s for s in self._segments if s.size and s.load_max_timestamp() >= 0]
-        if not candidates:
-            return None
-        segment = max(candidates, key=Segment.load_max_timestamp)
-        timestamp = segment.load_max_timestamp()
         try:
-            place = segment.find(segment.max_timestamp_offset)
-            if place is None:
-                return None
-            batch = segment.file.read_at(place.position, place.size)
+            return newest(self._segments, self.config.max_decompressed_message_bytes)
         except Damaged as damage:
-            raise self._go_offline(segment, damage) from damage
-        for _, header in headers(batch):
-            if header.is_log_append_time:
-                return OffsetAndTime(header.base_offset, timestamp, header.leader_epoch)
-            for record in decode_batch(batch, max_size=self.config.max_decompressed_message_bytes):
-                if record.timestamp == timestamp:
-                    return OffsetAndTime(record.offset, timestamp, header.leader_epoch)
-        return None
+            raise self._go_offline(self._segments[-1], damage) from damage
+        except OSError as problem:
+            raise self._storage_error("read", problem) from problem
 
     # -- removing ------------------------------------------------------------------------------------
 
@@ -523,32 +438,18 @@ class Log:
 
     def _doom(self, segments: list[Segment]) -> None:
         """Rename the files of segments, so that no start takes them for the log's, and remove them later."""
-        paths: list[Path] = []
-        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+        due = self._clock.now_ms() + self.config.file_delete_delay_ms
         for segment in segments:
             self._open_segments.forget(segment)
-            for suffix in suffixes:
+            for suffix in SUFFIXES:
                 path = segment.path_of(suffix)
-                target = path.with_name(path.name + DELETED_SUFFIX)
-                try:
-                    self._disk.rename(path, target)
-                except FileNotFoundError:
-                    continue
-                paths.append(target)
-            if segment.base_offset in self._snapshots:
-                self._snapshots.remove(segment.base_offset)
-        self._doomed.append((self._clock.now_ms() + self.config.file_delete_delay_ms, paths))
+                self._doomed.rename(path, path.with_name(path.name + DELETED_SUFFIX), due)
+            self._snapshots.offsets.discard(segment.base_offset)
         self._folder_dirty = True
 
     def remove_doomed(self, now_ms: int) -> int:
         """Remove the renamed files whose time has come; how many they were."""
-        removed = 0
-        for entry in [entry for entry in self._doomed if entry[0] <= now_ms]:
-            for path in entry[1]:
-                self._disk.remove(path)
-            self._doomed.remove(entry)
-            removed += len(entry[1])
-        return removed
+        return self._doomed.remove_due(now_ms)
 
     def truncate_to(self, offset: int) -> bool:
         """Cut the log so that it ends at `offset`, or at the batch that reaches across it; True when it did.
@@ -581,15 +482,9 @@ class Log:
                 self._size = sum(each.size for each in self._segments[:-1])
                 self.end_offset = end_offset
                 self._truncations += 1
-                self._remove_snapshots_after(end_offset)
-                replay_producers(
-                    self.producers,
-                    self._disk,
-                    self.folder,
-                    self._segments,
-                    self._snapshots,
-                    end_offset,
-                    self._clock,
+                self._snapshots.remove_after(end_offset)
+                restore_producers(
+                    self.producers, self._snapshots, self._segments, end_offset, self._clock.now_ms()
                 )
         except Damaged as damage:
             raise self._go_offline(segment, damage) from damage
@@ -606,7 +501,7 @@ class Log:
             self._lower_recovery_point(min(start_offset, self.recovery_point))
             with self._lock:
                 self._doom(self._take_out(0, len(self._segments)))
-                self._remove_snapshots_after(-1)
+                self._snapshots.remove_after(-1)
                 segment = Segment.create(
                     self._disk, self.folder, start_offset, self._open_segments, self._clock.now_ms()
                 )
@@ -630,23 +525,23 @@ class Log:
             if self.on_lower_recovery_point is not None:
                 self.on_lower_recovery_point()
 
-    def _remove_snapshots_after(self, offset: int) -> None:
-        for stale in [each for each in self._snapshots if each > offset]:
-            self._disk.remove(self._snapshot_path(stale))
-            self._snapshots.remove(stale)
-
     # -- flush and close -----------------------------------------------------------------------------
 
     def flush_due(self) -> bool:
-        """Whether `flush` should be called: by flush.messages, by flush.ms, or after a roll."""
+        """Whether the topic wants a flush now, by flush.messages or flush.ms."""
         unflushed = self.end_offset - self.recovery_point
         if unflushed <= 0 or self.failure is not None:
             return False
-        return (
-            unflushed >= self.config.flush_messages
-            or self.recovery_point < self._bases[-1]
-            or self._clock.now_ms() - self._last_flush_ms >= self.config.flush_ms
-        )
+        config = self.config
+        if unflushed >= config.flush_messages:
+            return True
+        return config.flush_ms < FOREVER and self._clock.now_ms() - self._last_flush_ms >= config.flush_ms
+
+    def flush_worthwhile(self) -> bool:
+        """Whether a flush nobody waits for would spare the next recovery a long scan."""
+        if self.end_offset == self.recovery_point or self.failure is not None:
+            return False
+        return self.recovery_point < self._bases[-1] or self.size - self._snapshot_bytes >= _SNAPSHOT_INTERVAL
 
     def flush(self) -> int:
         """Sync what is in the log now; returns the offset up to which it is safe. Blocks: run it in a thread.
@@ -700,12 +595,12 @@ class Log:
 
     def _snapshot_between(self, offset: int, data: bytes, truncations: int) -> None:
         try:
-            self._disk.replace(self._snapshot_path(offset), data, sync=True)
+            self._snapshots.write(offset, data, sync=True)
             with self._lock:
                 if truncations == self._truncations:
                     self._note_snapshot(offset)
                 else:
-                    self._disk.remove(self._snapshot_path(offset))
+                    self._snapshots.remove(offset)
         except OSError as problem:
             logger.warning("%s: no snapshot of producers at %d: %s", self.name, offset, problem)
 
@@ -717,7 +612,7 @@ class Log:
                 files = self._segments[-1].write_indexes(finish=True)
                 for file in files:
                     file.sync()
-                self._disk.replace(self._snapshot_path(self.end_offset), self.producers.encode(), sync=True)
+                self._snapshots.write(self.end_offset, self.producers.encode(), sync=True)
                 self._note_snapshot(self.end_offset)
             except OSError as problem:
                 raise self._storage_error("close", problem) from problem
@@ -729,4 +624,4 @@ class Log:
         """Whether the files already say all there is to say."""
         if self.recovery_point != self.end_offset or self._epochs_dirty:
             return False
-        return self.end_offset in self._snapshots or (self.size == 0 and not len(self.producers))
+        return self.end_offset in self._snapshots.offsets or (self.size == 0 and not len(self.producers))

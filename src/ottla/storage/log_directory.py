@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ottla.clock import Clock
-from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.errors import ApiError
 from ottla.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -35,14 +35,17 @@ from ottla.storage.checkpoints import (
     read_offsets,
     read_properties,
 )
+from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, Lock, LockHeld
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
-from ottla.storage.recovery import Loader, RecoveryReport
+from ottla.storage.recovery import Loader
+from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.segment import Segment
+from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +82,7 @@ class LogDirectory:
         self._producer_expiration_ms = producer_expiration_ms
         self._open_segments = OpenSegments(max_open_files or _default_open_files())
         self._lock: Lock | None = None
-        self._doomed: list[tuple[int, Path]] = []
+        self._doomed = DoomedFiles(disk)
         self._checkpointed: dict[str, bytes] = {}
 
     # -- open and close ------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ class LogDirectory:
         recovery_point: int = 0,
         leader_epochs: LeaderEpochs,
         producers: ProducerStates,
-        snapshots: list[int],
+        snapshots: Snapshots,
         failure: ApiError | None = None,
     ) -> Log:
         log = Log(
@@ -182,20 +185,32 @@ class LogDirectory:
         log.on_lower_recovery_point = self._checkpoint_recovery_points
         return log
 
-    def close(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
-        """Close all logs; after a clean close of all of them the next `open` needs no scan."""
+    def close(
+        self, high_watermarks: Mapping[TopicPartition, int] | None = None, *, broker_epoch: int = -1
+    ) -> None:
+        """Close all logs; after a clean close of all of them the next `open` needs no scan. Blocks."""
+        clean = True
         for log in self.logs.values():
             try:
-                log.close(clean)
+                log.close()
             except ApiError as problem:
                 logger.error("%s was not closed cleanly: %s", log.name, problem.message)
                 clean = False
         if clean:
             try:
-                self.checkpoint()
+                self.checkpoint(high_watermarks)
                 self._disk.replace(self.path / CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch), sync=True)
             except OSError as problem:
                 logger.error("%s: the next start will scan the logs: %s", self.path, problem)
+        self._release()
+
+    def abandon(self) -> None:
+        """Let go of everything as it is, as a crash would."""
+        for log in self.logs.values():
+            log.close(clean=False)
+        self._release()
+
+    def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -203,7 +218,10 @@ class LogDirectory:
     # -- partitions ----------------------------------------------------------------------------------
 
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """The log of a partition, made when it is not there. A folder of another topic id is put aside."""
+        """The log of a partition, made when it is not there. OSError when the disk does not let us.
+
+        A log of the same name and another topic id is what is left of a deleted topic, and goes.
+        """
         key = topic, partition
         log = self.logs.get(key)
         if log is not None:
@@ -215,17 +233,10 @@ class LogDirectory:
             )
             self.delete(topic, partition)
         folder = self.path / f"{topic}-{partition}"
-        try:
-            self._disk.make_folder(folder)
-            if topic_id != _NO_TOPIC_ID:
-                metadata = encode_partition_metadata(topic_id)
-                self._disk.replace(folder / PARTITION_METADATA, metadata, sync=False)
-            segment = Segment.create(self._disk, folder, 0, self._open_segments, self._clock.now_ms())
-        except OSError as problem:
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"cannot make the folder {folder}: {problem.strerror or problem}",
-            ) from problem
+        self._disk.make_folder(folder)
+        if topic_id != _NO_TOPIC_ID:
+            self._disk.replace(folder / PARTITION_METADATA, encode_partition_metadata(topic_id), sync=False)
+        segment = Segment.create(self._disk, folder, 0, self._open_segments, self._clock.now_ms())
         log = self.logs[key] = self._log(
             key,
             topic_id,
@@ -234,7 +245,7 @@ class LogDirectory:
             segments=[segment],
             leader_epochs=LeaderEpochs(),
             producers=ProducerStates(f"{topic}-{partition}", self._producer_expiration_ms),
-            snapshots=[],
+            snapshots=Snapshots(self._disk, folder),
         )
         return log
 
@@ -247,33 +258,33 @@ class LogDirectory:
         # A name too long for the file system would fail; Kafka cuts the topic as well.
         suffix = f".{uuid.uuid4().hex}{_DELETE_SUFFIX}"
         target = self.path / (f"{topic[: 255 - len(suffix) - 12]}-{partition}{suffix}")
-        try:
-            self._disk.rename(log.folder, target)
-        except OSError as problem:
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"cannot delete {log.folder}: {problem.strerror or problem}"
-            ) from problem
-        log.folder = target
-        self._doomed.append((self._clock.now_ms() + log.config.file_delete_delay_ms, target))
+        self._doomed.rename(log.folder, target, self._clock.now_ms() + log.config.file_delete_delay_ms)
         # A partition made again under this name must not inherit the offsets.
         if log.recovery_point or log.log_start_offset:
             self.checkpoint()
 
-    def delete_pending(self, now_ms: int) -> int:
+    def delete_pending(self) -> int:
         """Remove files and folders of deleted segments and partitions whose delay is over. Blocks."""
+        now_ms = self._clock.now_ms()
         removed = sum(log.remove_doomed(now_ms) for log in list(self.logs.values()))
-        for entry in [entry for entry in self._doomed if entry[0] <= now_ms]:
-            self._disk.remove_folder(entry[1])
-            self._doomed.remove(entry)
-            removed += 1
-        return removed
+        return removed + self._doomed.remove_due(now_ms)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Write recovery points, log starts and, when given, high watermarks. Blocks while it syncs."""
+        """Write recovery points, log starts and, when given, high watermarks. Blocks.
+
+        Logs that have grown much since their last flush are flushed first: the time a start takes after a
+        crash depends on what lies behind the recovery points.
+        """
+        for log in list(self.logs.values()):
+            if log.flush_worthwhile():
+                try:
+                    log.flush()
+                except ApiError as problem:
+                    logger.error("flushing %s: %s", log.name, problem.message)
         self._checkpoint_recovery_points()
-        starts = {key: log.log_start_offset for key, log in self.logs.items() if _is_moved(log)}
+        starts = {key: log.log_start_offset for key, log in self.logs.items() if log.start_is_moved}
         self._write_checkpoint(LOG_STARTS, starts)
         if high_watermarks is not None:
             self._write_checkpoint(HIGH_WATERMARKS, high_watermarks)
@@ -322,12 +333,6 @@ class LogDirectory:
     def free_bytes(self) -> int:
         """Bytes that the file system has left."""
         return self._disk.free_bytes(self.path)
-
-
-def _is_moved(log: Log) -> bool:
-    """Whether the start of a log has to be written down: it is not simply where its first segment begins."""
-    segments = log._segments
-    return bool(segments) and log.log_start_offset > segments[0].base_offset
 
 
 def _default_open_files() -> int:

@@ -8,6 +8,7 @@ the hot path pays one attribute store and no bookkeeping.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,28 +16,31 @@ if TYPE_CHECKING:
 
 
 class OpenSegments:
-    """The open segments of one data folder."""
+    """The open segments of one data folder. Partitions are also made and deleted in another thread."""
 
     def __init__(self, max_files: int = 512, max_index_bytes: int = 32 << 20) -> None:
         self.max_files = max_files
         self.max_index_bytes = max_index_bytes
         self._open: dict[Segment, None] = {}  # oldest first
         self._index_bytes = 0
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def opened(self, segment: Segment) -> None:
         """`segment` has just opened its file."""
-        self._open[segment] = None
-        if len(self._open) > self.max_files:
-            self._close_some(segment)
+        with self._lock:
+            self._open[segment] = None
+            if len(self._open) > self.max_files:
+                self._close_some(segment)
 
     def index_loaded(self, segment: Segment) -> None:
         """`segment` holds an index in memory that it could read again from its file."""
-        self._index_bytes += segment.index_bytes
-        if self._index_bytes > self.max_index_bytes:
-            self._close_some(segment)
+        with self._lock:
+            self._index_bytes += segment.index_bytes
+            if self._index_bytes > self.max_index_bytes:
+                self._close_some(segment)
 
     def _close_some(self, newest: Segment) -> None:
         """Close files until a tenth of the limit is free again, the one just opened excepted."""
@@ -55,7 +59,8 @@ class OpenSegments:
 
     def forget(self, segment: Segment) -> None:
         """`segment` is gone: deleted or closed for good."""
-        segment.close_file()
-        if segment in self._open:
-            del self._open[segment]
-            self._index_bytes = sum(each.index_bytes for each in self._open)
+        with self._lock:
+            segment.close_file()
+            if segment in self._open:
+                del self._open[segment]
+                self._index_bytes = sum(each.index_bytes for each in self._open)

@@ -16,8 +16,7 @@ byte from it to the end: structure, CRC, offsets. What it finds, it notes in ind
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.clock import Clock
@@ -27,9 +26,11 @@ from ottla.storage.checkpoints import LEADER_EPOCHS
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
 from ottla.storage.log_config import LogConfig
+from ottla.storage.offset_index import CorruptIndex
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
-from ottla.storage.replay import control_record_at, load_snapshot, replay
+from ottla.storage.recovery_report import RecoveryReport
+from ottla.storage.replay import control_record_at, replay, restore_producers
 from ottla.storage.scan import Damaged, verify, walk
 from ottla.storage.segment import (
     DELETED_SUFFIX,
@@ -40,49 +41,11 @@ from ottla.storage.segment import (
     Segment,
     file_name,
 )
+from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
 _STRAY_SUFFIXES = (DELETED_SUFFIX, ".cleaned", TEMPORARY_SUFFIX)
-
-
-@dataclass
-class RecoveryReport:
-    """What opening one partition took, for the operator."""
-
-    partition: str
-    clean: bool
-    scanned_bytes: int = 0
-    scanned_batches: int = 0
-    truncated_bytes: int = 0
-    replayed_batches: int = 0
-    rebuilt_indexes: list[str] = field(default_factory=list)
-    removed_files: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    failure: str | None = None
-
-    @property
-    def is_remarkable(self) -> bool:
-        """Whether anything but a plain opening happened."""
-        return bool(not self.clean or self.rebuilt_indexes or self.removed_files or self.failure)
-
-    def __str__(self) -> str:
-        if self.failure is not None:
-            return f"{self.partition}: {self.failure}"
-        parts = [
-            f"opened after {'a clean stop' if self.clean else 'a crash'} in {self.seconds * 1000:.0f} ms"
-        ]
-        if self.scanned_batches or self.scanned_bytes:
-            parts.append(f"scanned {self.scanned_batches} batches, {self.scanned_bytes} bytes")
-        if self.truncated_bytes:
-            parts.append(f"cut off {self.truncated_bytes} bytes of an unfinished write")
-        if self.replayed_batches:
-            parts.append(f"read producers from {self.replayed_batches} batches")
-        if self.rebuilt_indexes:
-            parts.append(f"made anew {', '.join(self.rebuilt_indexes)}")
-        if self.removed_files:
-            parts.append(f"removed {', '.join(self.removed_files)}")
-        return f"{self.partition}: {'; '.join(parts)}"
 
 
 @dataclass
@@ -95,7 +58,7 @@ class Loaded:
     recovery_point: int
     leader_epochs: LeaderEpochs
     producers: ProducerStates
-    snapshots: list[int]
+    snapshots: Snapshots
     report: RecoveryReport
     failure: ApiError | None = None
 
@@ -131,7 +94,8 @@ class Loader:
         self._log_start = log_start_offset
         self._now = clock.now_ms()
         self._segments: list[Segment] = []
-        self._snapshots: list[int] = []
+        self._snapshots = Snapshots(disk, folder)
+        self._names: set[str] = set()
         self._epochs = LeaderEpochs()
         self._producers = ProducerStates(name, producer_expiration_ms)
         self._report = RecoveryReport(name, clean)
@@ -162,7 +126,7 @@ class Loader:
             self._segments,
             self._log_start,
             end_offset,
-            min(self._recovery_point, end_offset),
+            self._recovery_point if failure else min(self._recovery_point, end_offset),
             self._epochs,
             self._producers,
             self._snapshots,
@@ -174,7 +138,7 @@ class Loader:
 
     def _list_files(self) -> None:
         """Segments and snapshots that are there; what an interrupted deletion or write left is removed."""
-        names = set(self._disk.list(self._folder))
+        names = self._names = set(self._disk.list(self._folder))
         for name in [each for each in names if each.endswith(_STRAY_SUFFIXES)]:
             self._remove(name)
         bases = sorted(_offset_of(name) for name in names if name.endswith(LOG_SUFFIX) and _is_offset(name))
@@ -189,8 +153,7 @@ class Loader:
                 if _offset_of(name) not in known:
                     self._remove(name)
             elif name.endswith(SNAPSHOT_SUFFIX) and _is_offset(name):
-                self._snapshots.append(_offset_of(name))
-        self._snapshots.sort()
+                self._snapshots.offsets.add(_offset_of(name))
         if not self._segments:
             self._segments.append(
                 Segment.create(self._disk, self._folder, self._log_start, self._open_segments, self._now)
@@ -198,18 +161,15 @@ class Loader:
             return
         if self._report.clean:
             for segment in self._segments:
-                self._rebuild_if_missing(segment, names)
+                self._rebuild_missing_indexes(segment)
 
-    def _rebuild_if_missing(self, segment: Segment, names: set[str]) -> None:
-        missing = [
-            file_name(segment.base_offset, suffix)
-            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-            if file_name(segment.base_offset, suffix) not in names
-        ]
+    def _rebuild_missing_indexes(self, segment: Segment) -> None:
+        wanted = [file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+        missing = [name for name in wanted if name not in self._names]
         if missing:
-            self._rebuild(segment, missing)
+            self._rebuild_indexes(segment, missing)
 
-    def _rebuild(self, segment: Segment, files: list[str]) -> None:
+    def _rebuild_indexes(self, segment: Segment, files: list[str]) -> None:
         try:
             segment.rebuild_indexes(self._config.index_interval_bytes)
         except Damaged as damage:
@@ -229,38 +189,37 @@ class Loader:
             end_offset = self._end_of(active)
         except Damaged:
             end_offset = -1
-        if end_offset < self._recovery_point or not epochs_are_whole:
-            # Not the files that a clean stop left behind. Look at everything.
-            logger.warning("%s: files changed since the clean stop; scanning all of them", self._name)
+        if end_offset != self._recovery_point or not epochs_are_whole:
+            # Not what a clean stop leaves: the log was offline then, or the files have changed since.
+            logger.warning("%s: not as a clean stop leaves it; scanning it", self._name)
             self._report.clean = False
             return self._recover(epochs_are_whole)
-        self._recovery_point = end_offset
-        self._load_producers(end_offset)
+        self._restore_producers(end_offset)
+        self._open_segments.forget(active)
         return end_offset
 
     def _end_of(self, segment: Segment) -> int:
-        """Where a segment ends, from its index and the few batches behind the last entry."""
+        """Where a segment ends, from the last entry of its index and the few batches behind it."""
         end_offset = segment.base_offset
-        positions = segment.index.positions
-        for _, header in walk(segment.file, positions[-1] if positions else 0, segment.size):
+        try:
+            position = segment.last_indexed_position()
+        except CorruptIndex:
+            self._rebuild_indexes(segment, [file_name(segment.base_offset, INDEX_SUFFIX)])
+            position = segment.last_indexed_position()
+        for _, header in walk(segment.file, position, segment.size):
             end_offset = header[0] + header[6] + 1
         return end_offset
 
-    def _load_producers(self, end_offset: int) -> None:
-        start = load_snapshot(
-            self._producers, self._disk, self._folder, self._snapshots, end_offset, self._now
-        )
-        if start is None:
-            start = self._segments[0].base_offset
-        if start < end_offset:
-            try:
-                self._report.replayed_batches = replay(
-                    self._producers, self._segments, start, end_offset, self._now
-                )
-            except Damaged as damage:
-                raise Offline(
-                    f"{damage.reason} at byte {damage.position} of a segment in {self._folder}"
-                ) from damage
+    def _restore_producers(self, end_offset: int) -> None:
+        try:
+            self._report.replayed_batches = restore_producers(
+                self._producers, self._snapshots, self._segments, end_offset, self._now
+            )
+        except Damaged as damage:
+            raise self._offline_somewhere(damage) from damage
+
+    def _offline_somewhere(self, damage: Damaged) -> Offline:
+        return Offline(f"{damage.reason} at byte {damage.position} of a segment in {self._folder}")
 
     # -- a crash -------------------------------------------------------------------------------------
 
@@ -276,6 +235,9 @@ class Loader:
             if number > first:
                 position = 0
                 if end_offset > segment.base_offset:
+                    if segment.size == 0 and segment is self._segments[-1]:
+                        self._remove_segment(segment)  # a roll that failed half way, before it counted
+                        break
                     raise Offline(
                         f"{segment.path} begins at offset {segment.base_offset}, but the segment before it "
                         f"reaches to {end_offset}"
@@ -292,9 +254,7 @@ class Loader:
                 "backup, or delete the folder to start the partition empty, then restart the broker"
             )
         self._segments[-1].sealed = False
-        for stale in [offset for offset in self._snapshots if offset > end_offset]:
-            self._snapshots.remove(stale)
-            self._remove(file_name(stale, SNAPSHOT_SUFFIX))
+        self._snapshots.remove_after(end_offset)
         return end_offset
 
     def _first_to_scan(self) -> int:
@@ -308,6 +268,7 @@ class Loader:
     def _check_flushed(self, first: int) -> None:
         """Segments before the recovery point are not scanned; each must reach to where the next begins."""
         for segment, following in zip(self._segments[:first], self._segments[1 : first + 1], strict=True):
+            self._rebuild_missing_indexes(segment)
             try:
                 end_offset = self._end_of(segment)
             except Damaged as damage:
@@ -327,26 +288,19 @@ class Loader:
         segment = self._segments[first]
         base = segment.base_offset
         try:
-            snapshot = load_snapshot(
-                self._producers, self._disk, self._folder, self._snapshots, self._recovery_point, self._now
-            )
+            snapshot = self._snapshots.load(self._producers, self._recovery_point, self._now)
             if snapshot is not None and snapshot > base:
                 place = self._batch_at(segment, snapshot)
                 if place is not None:
                     return snapshot, place
-                snapshot = load_snapshot(
-                    self._producers, self._disk, self._folder, self._snapshots, base, self._now
-                )
+                snapshot = self._snapshots.load(self._producers, base, self._now)
             start = self._segments[0].base_offset if snapshot is None else snapshot
             if start < base:
                 self._report.replayed_batches = replay(
                     self._producers, self._segments[:first], start, base, self._now
                 )
         except Damaged as damage:
-            raise Offline(
-                f"{damage.reason} at byte {damage.position} of a segment in {self._folder}"
-            ) from damage
-        segment.start_empty_indexes()
+            raise self._offline_somewhere(damage) from damage
         return base, 0
 
     def _batch_at(self, segment: Segment, offset: int) -> int | None:
@@ -355,7 +309,7 @@ class Loader:
         None when the index is no good: then all of the segment is read.
         """
         try:
-            if segment.reopen_indexes():
+            if not segment.load_indexes():
                 return None
             position = segment.index.floor(offset - 1 - segment.base_offset)
             for at, header in walk(segment.file, position, segment.size):
@@ -417,10 +371,13 @@ class Loader:
         segment.sealed = False
         segment.write_indexes()
         for each in behind:
-            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                self._remove(file_name(each.base_offset, suffix))
-            self._open_segments.forget(each)
-        del self._segments[number + 1 :]
+            self._remove_segment(each)
+
+    def _remove_segment(self, segment: Segment) -> None:
+        self._segments.remove(segment)
+        self._open_segments.forget(segment)
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._remove(file_name(segment.base_offset, suffix))
 
     # -- epochs --------------------------------------------------------------------------------------
 
@@ -461,13 +418,9 @@ class Loader:
         logger.warning(
             "%s: the log ends before its start offset %d; starting empty", self._name, self._log_start
         )
-        for segment in self._segments:
-            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                self._remove(file_name(segment.base_offset, suffix))
-            self._open_segments.forget(segment)
-        for offset in self._snapshots:
-            self._remove(file_name(offset, SNAPSHOT_SUFFIX))
-        self._snapshots.clear()
+        for segment in list(self._segments):
+            self._remove_segment(segment)
+        self._snapshots.remove_after(-1)
         self._producers.clear()
         self._segments = [
             Segment.create(self._disk, self._folder, self._log_start, self._open_segments, self._now)
@@ -489,6 +442,3 @@ def _offline(segment: Segment, damage: Damaged) -> Offline:
         "shows what is there; restore the file from a replica or a backup, or delete the partition's folder "
         "to start it empty, then restart the broker"
     )
-
-
-Progress = Callable[[RecoveryReport], None]

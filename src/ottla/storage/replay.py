@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from pathlib import Path
 
-from ottla.clock import Clock
 from ottla.protocol.batches import CONTROL, BatchHeader
-from ottla.storage.files import Disk, File
-from ottla.storage.producer_state import ControlRecord, CorruptSnapshot, ProducerStates
+from ottla.storage.files import File
+from ottla.storage.producer_state import ControlRecord, ProducerStates
 from ottla.storage.scan import walk
-from ottla.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from ottla.storage.segment import Segment
+from ottla.storage.snapshots import Snapshots
 from ottla.storage.transaction_markers import read_control_record
-
-logger = logging.getLogger(__name__)
-
-
-def load_snapshot(
-    producers: ProducerStates, disk: Disk, folder: Path, snapshots: list[int], limit: int, now_ms: int
-) -> int | None:
-    """Load the newest whole snapshot at or below `limit` and return its offset, None when there is none.
-
-    `snapshots` are the offsets of those there are; damaged ones are removed from disk and list.
-    """
-    producers.clear()
-    for offset in sorted((each for each in snapshots if each <= limit), reverse=True):
-        path = folder / file_name(offset, SNAPSHOT_SUFFIX)
-        try:
-            producers.load(disk.read(path), now_ms)
-        except CorruptSnapshot as damage:
-            logger.warning("%s is damaged (%s) and is removed; producers are read from the log", path, damage)
-            disk.remove(path)
-            snapshots.remove(offset)
-        except FileNotFoundError:
-            snapshots.remove(offset)
-        else:
-            return offset
-    return None
 
 
 def control_record_at(file: File, position: int, header: BatchHeader) -> ControlRecord | None:
@@ -70,18 +43,15 @@ def replay(
     return count
 
 
-def replay_producers(
+def restore_producers(
     producers: ProducerStates,
-    disk: Disk,
-    folder: Path,
+    snapshots: Snapshots,
     segments: Sequence[Segment],
-    snapshots: list[int],
     end_offset: int,
-    clock: Clock,
+    now_ms: int,
 ) -> int:
     """Make `producers` what they were when the log ended at `end_offset`; the number of batches replayed."""
-    now_ms = clock.now_ms()
-    start = load_snapshot(producers, disk, folder, snapshots, end_offset, now_ms)
+    start = snapshots.load(producers, end_offset, now_ms)
     if start is None:
-        start = segments[0].base_offset if segments else 0
+        start = segments[0].base_offset
     return replay(producers, segments, start, end_offset, now_ms) if start < end_offset else 0

@@ -11,6 +11,7 @@ known exactly (the tail): who reads at the end of the log, as most consumers do,
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_left
 from pathlib import Path
@@ -34,6 +35,9 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+logger = logging.getLogger(__name__)
 
 _TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers each, on every partition in use
 _TAIL_SHORTEST = 64
@@ -141,10 +145,11 @@ class Segment:
     def file(self) -> File:
         """The log file, opened when it is not open."""
         self.in_use = True
-        if self._file is None:
-            self._file = self._disk.open(self.path)
+        file = self._file
+        if file is None:
+            file = self._file = self._disk.open(self.path)
             self._open_segments.opened(self)
-        return self._file
+        return file
 
     def files_to_sync(self) -> list[File]:
         """Files that hold this segment, for a thread that flushes: opened aside, not counted, not kept."""
@@ -155,15 +160,21 @@ class Segment:
         return files
 
     def close_file(self) -> None:
-        """Let go of descriptor and, when it can be read again from its file, of the index."""
+        """Let go of the descriptor and of indexes that can be read again from their files."""
         self._file = None
-        if self.sealed:
+        if self._index is not None and self._index.written == len(self._index):
             self._index = None
+        if self._time_index is not None and self._time_index.written == len(self._time_index):
+            self._time_index = None
+
+    def remove_files(self) -> None:
+        for suffix in SUFFIXES:
+            self._disk.remove(self.path_of(suffix))
 
     @property
     def index_bytes(self) -> int:
-        """Memory of an index that may be dropped."""
-        return len(self._index) * OFFSET_ENTRY_SIZE if self.sealed and self._index is not None else 0
+        """Memory that closing the file would give back."""
+        return self._index.written * OFFSET_ENTRY_SIZE if self._index is not None else 0
 
     # -- indexes -------------------------------------------------------------------------------------
 
@@ -174,7 +185,8 @@ class Segment:
             _ = self.file  # so that one eviction lets go of both
             try:
                 self._index = OffsetIndex.decode(self._disk.read(self.path_of(INDEX_SUFFIX)), self.size)
-            except (FileNotFoundError, CorruptIndex):
+            except (FileNotFoundError, CorruptIndex) as problem:
+                logger.warning("%s: making the index anew: %s", self.path, problem)
                 self.rebuild_indexes(REBUILD_INTERVAL)
                 assert self._index is not None
             if self._index.positions:
@@ -189,7 +201,8 @@ class Segment:
             return self._time_index
         try:
             time_index = TimeIndex.decode(self._disk.read(self.path_of(TIME_INDEX_SUFFIX)))
-        except (FileNotFoundError, CorruptIndex):
+        except (FileNotFoundError, CorruptIndex) as problem:
+            logger.warning("%s: making the time index anew: %s", self.path, problem)
             time_index = self.rebuild_indexes(REBUILD_INTERVAL)
         self._time_index = None if self.sealed else time_index
         return time_index
@@ -198,15 +211,35 @@ class Segment:
         self._index, self._time_index = OffsetIndex(), TimeIndex()
         self._since_index = 0
 
-    def reopen_indexes(self) -> bool:
-        """Read both indexes from their files; True when one is missing or damaged."""
+    def load_indexes(self) -> bool:
+        """Read both indexes from their files; False when one is missing or damaged."""
         try:
             index = OffsetIndex.decode(self._disk.read(self.path_of(INDEX_SUFFIX)), self.size)
             time_index = TimeIndex.decode(self._disk.read(self.path_of(TIME_INDEX_SUFFIX)))
         except (FileNotFoundError, CorruptIndex):
-            return True
+            return False
         self._index, self._time_index = index, time_index
-        return False
+        return True
+
+    def last_indexed_position(self) -> int:
+        """Where the last batch in the index begins; reads only the end of the file. CorruptIndex if so."""
+        if self._index is not None:
+            return self._index.positions[-1] if self._index.positions else 0
+        tail = self._end_of_file(INDEX_SUFFIX, OFFSET_ENTRY_SIZE)
+        if not tail:
+            return 0
+        return OffsetIndex.decode(tail, self.size).positions[0]
+
+    def _end_of_file(self, suffix: str, entry_size: int) -> bytes:
+        """The last entry of an index file, nothing when it is empty."""
+        try:
+            file = self._disk.open(self.path_of(suffix))
+        except FileNotFoundError:
+            raise CorruptIndex(f"{self.path_of(suffix)} is missing") from None
+        size = file.size
+        if size % entry_size:
+            raise CorruptIndex(f"{size} bytes are no whole number of {entry_size}-byte entries")
+        return file.read_at(size - entry_size, entry_size) if size else b""
 
     def keep_indexes_to(self, position: int, offset: int) -> None:
         """Forget what the indexes say about batches from `position`, where `offset` begins, on."""
@@ -250,7 +283,13 @@ class Segment:
     def load_max_timestamp(self) -> int:
         """The largest timestamp of the segment, -1 when no record has one."""
         if self.max_timestamp is None:
-            last = self.time_index.last
+            if self._time_index is not None:
+                last = self._time_index.last
+            else:
+                try:
+                    last = TimeIndex.decode(self._end_of_file(TIME_INDEX_SUFFIX, TIME_ENTRY_SIZE)).last
+                except CorruptIndex:
+                    last = self.time_index.last
             timestamp, offset = last if last else (-1, 0)
             self.max_timestamp, self.max_timestamp_offset = timestamp, self.base_offset + offset
         return self.max_timestamp

@@ -1,0 +1,43 @@
+"""Files and folders that are deleted in two steps: renamed at once, removed after a while.
+
+The new name keeps a restart from taking them for part of the log. The while (`file.delete.delay.ms`) is for
+people: whoever lowered a retention by mistake can still copy the files away.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ottla.storage.files import Disk
+
+
+class DoomedFiles:
+    """What waits for its removal."""
+
+    __slots__ = ("_disk", "_entries")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._entries: list[tuple[int, Path]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def rename(self, path: Path, new_path: Path, due_ms: int) -> None:
+        """Rename now, remove at `due_ms`. Nothing happens when there is no such file."""
+        try:
+            self._disk.rename(path, new_path)
+        except FileNotFoundError:
+            return
+        self._entries.append((due_ms, new_path))
+
+    def remove_due(self, now_ms: int) -> int:
+        """Remove what has waited long enough; how many there were."""
+        due = [entry for entry in self._entries if entry[0] <= now_ms]
+        for entry in due:
+            if self._disk.is_folder(entry[1]):
+                self._disk.remove_folder(entry[1])
+            else:
+                self._disk.remove(entry[1])
+            self._entries.remove(entry)
+        return len(due)
