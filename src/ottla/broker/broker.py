@@ -1,9 +1,9 @@
 """The broker: wires the rooms to a socket and a disk, and has a beginning and an end.
 
-Start: open the logs (recovering what a crash left), join the cluster through the registry, take over the cluster
-image, then let clients in. From then on the broker follows the image: new topics get logs, deleted ones lose
-them, changed settings take effect. Stop: no new requests, answer those under way, close the logs cleanly so
-that the next start has nothing to recover.
+Start: open the logs (recovering what a crash left), join the cluster through the registry, take over the
+cluster image, then let clients in. From then on the broker follows the image: new topics get logs, deleted
+ones lose them, changed settings take effect. Stop: no new requests, answer those under way, close the logs
+cleanly so that the next start has nothing to recover.
 
 Everything from outside is handed in: configuration, clock, randomness, disk.
 """
@@ -166,8 +166,7 @@ class Broker:
         await draining
         await self._leave_cluster()
         marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
-        await self.in_thread(partial(self.directory.checkpoint, marks))
-        await self.in_thread(self.directory.close)
+        await self.in_thread(partial(self.directory.close, marks))
         self._threads.shutdown()
         logger.info("broker %d stopped cleanly", self.node_id)
 
@@ -176,7 +175,7 @@ class Broker:
         self._server.abort()
         await self._maintenance.stop()
         await self._leave_cluster()
-        self.directory.close(clean=False)
+        self.directory.abandon()
         self._threads.shutdown()
 
     async def _leave_cluster(self) -> None:
@@ -219,7 +218,9 @@ class Broker:
             delta, image = difference(old, news), news
         if not old.version:
             for stray in self.replicas.drop_strays(image.topics):
-                logger.warning("deleting the log of %s: its topic was deleted while this broker was down", stray)
+                logger.warning(
+                    "deleting the log of %s: its topic was deleted while this broker was down", stray
+                )
         self.replicas.drop(
             name
             for name, topic in delta.topics.items()

@@ -1,9 +1,9 @@
 """Memory for requests on their way in: reused, and bounded for the whole broker.
 
-A fresh buffer per frame would double the cost of producing (page faults and zeroing), so large frames borrow
-one from here and give it back when the request has been handled; small frames never come here, they share one
-buffer of the server. `queued.max.request.bytes` bounds what is lent out: a connection that would go above waits,
-unread, until others are done, and the kernel slows its sender down.
+A fresh buffer per frame would double the cost of producing (page faults and zeroing), so large frames
+borrow one from here and give it back when the request has been handled; small frames never come here, they
+share one buffer of the server. `queued.max.request.bytes` bounds what is lent out: a connection that would
+go above waits, unread, until others are done, and the kernel slows its sender down.
 """
 
 from __future__ import annotations

@@ -314,7 +314,9 @@ class Connection:
                         return False
                     sent = os.sendfile(self._fd, part.file.fileno(), part.position, part.length)
                     if sent == 0:
-                        self.close("the log file is shorter than its index says; the answer cannot be completed")
+                        self.close(
+                            "the log file is shorter than its index says; the answer cannot be completed"
+                        )
                         return False
                     budget -= sent
                     if sent == part.length:

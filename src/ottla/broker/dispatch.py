@@ -95,7 +95,7 @@ class Dispatcher:
                 return context.frame(response)
         except Refused:
             raise
-        except Exception as error:  # noqa: BLE001 - the one place where a defect of ours is caught
+        except Exception as error:
             raise self._defect(error, context) from error
         if response is None:
             return None
@@ -104,7 +104,7 @@ class Dispatcher:
         return pending
 
     def _too_new(self, unsupported: UnsupportedVersion, connection: Connection) -> Parts:
-        """KIP-511: a client too new for us learns what we speak from a version-0 answer to its ApiVersions."""
+        """KIP-511: a client too new for us learns what we speak from an answer in version 0."""
         header = unsupported.header
         if header.api_key != API_VERSIONS:
             raise Refused(str(unsupported))
@@ -138,6 +138,11 @@ class Dispatcher:
 
     def _defect(self, error: Exception, context: RequestContext) -> Refused:
         logger.error(
-            "%s v%d of %r failed: %r", context.api.name, context.version, context.connection, error, exc_info=error
+            "%s v%d of %r failed: %r",
+            context.api.name,
+            context.version,
+            context.connection,
+            error,
+            exc_info=error,
         )
         return Refused(f"an internal error while answering {context.api.name}")

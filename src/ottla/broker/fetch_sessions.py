@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
     """What a client wants of one partition."""
 
     topic: bytes | str
-    index: int
+    partition: int
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int
@@ -55,7 +55,9 @@ class FetchSession:
         self.by_id = by_id
         self.epoch = 1
         self.last_used_ms = now_ms
-        self._partitions: OrderedDict[Key, _Told] = OrderedDict(((w.topic, w.index), _Told(w)) for w in wanted)
+        self._partitions: OrderedDict[Key, _Told] = OrderedDict(
+            ((w.topic, w.partition), _Told(w)) for w in wanted
+        )
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -65,9 +67,9 @@ class FetchSession:
 
     def update(self, wanted: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
         for want in wanted:
-            told = self._partitions.get((want.topic, want.index))
+            told = self._partitions.get((want.topic, want.partition))
             if told is None:
-                self._partitions[want.topic, want.index] = _Told(want)
+                self._partitions[want.topic, want.partition] = _Told(want)
             else:
                 told.wanted = want
         for key in forgotten:
@@ -110,7 +112,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def resume(self, id: int, epoch: int, by_id: bool, now_ms: int) -> FetchSession | ErrorCode:
-        """The session that an incremental request belongs to, moved on to its next epoch; or what is wrong."""
+        """The session that an incremental request belongs to, moved to its next epoch; or what is wrong."""
         session = self._sessions.get(id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -1,7 +1,7 @@
 """What a broker does by itself while nobody asks: retention, checkpoints, flushes by time, forgetting.
 
-One task that sleeps until the next chore is due, so that an idle broker costs nothing. Work on many partitions
-gives the loop back after each slice of them; what blocks on the disk goes to a thread.
+One task that sleeps until the next chore is due, so that an idle broker costs nothing. Work on many
+partitions gives the loop back after each slice of them; what blocks on the disk goes to a thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Maintenance:
             _Chore("retention", ms("log.retention.check.interval.ms"), self._retain),
             _Chore("flushing", self._flush_interval, self._flush),
             _Chore("checkpointing", ms("log.flush.offset.checkpoint.interval.ms"), self._checkpoint),
-            _Chore("forgetting producers", ms("producer.id.expiration.check.interval.ms"), self._expire_producers),
+            _Chore(
+                "forgetting producers", ms("producer.id.expiration.check.interval.ms"), self._expire_producers
+            ),
             _Chore("removing deleted files", lambda: 15.0, self._remove_deleted),
             _Chore("making missing logs", lambda: 5.0, self._make_missing),
         ]
@@ -104,8 +106,7 @@ class Maintenance:
 
     async def _remove_deleted(self) -> None:
         broker = self._broker
-        now_ms = broker.clock.now_ms()
-        await broker.in_thread(lambda: broker.directory.delete_pending(now_ms))
+        await broker.in_thread(broker.directory.delete_pending)
 
     async def _make_missing(self) -> None:
         await self._broker.make_missing_logs()

@@ -1,8 +1,8 @@
 """An answer that comes later.
 
-A handler that must wait returns a `Pending` and resolves it when it can answer. It is a future reduced to what
-a connection needs: resolving it encodes and sends the answer in the same turn of the loop, which is most of
-the difference between a fast and a slow long poll.
+A handler that must wait returns a `Pending` and resolves it when it can answer. It is a future reduced to
+what a connection needs: resolving it encodes and sends the answer in the same turn of the loop, which is
+most of the difference between a fast and a slow long poll.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The listener: accepts clients within the limits, owns their connections, and lets them go gracefully.
 
 Limits: `max.connections` in all and `max.connections.per.ip` (with overrides) are checked at the door; idle
-connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame while others wait
-for request memory is closed after ten seconds without a byte, so that a few slow senders cannot starve the rest.
+connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame while others
+wait for request memory is closed after ten seconds without a byte, so that a few slow senders cannot starve
+the rest.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Server:
             self._sweeper = None
 
     async def drain(self) -> None:
-        """Answer what is under way, then close everything; who does not take the answer in time is cut off."""
+        """Answer what is under way, then close; who does not take the answer in time is cut off."""
         self.stop_accepting()
         for connection in list(self.connections):
             connection.drain()
@@ -146,7 +147,9 @@ class Server:
         allowed = limits.address_overrides.get(address, limits.max_connections_per_address)
         if len(self.connections) >= limits.max_connections:
             sock.close()
-            logger.warning("refused %s:%d: %d connections (max.connections)", address, port, limits.max_connections)
+            logger.warning(
+                "refused %s:%d: %d connections (max.connections)", address, port, limits.max_connections
+            )
             return
         if self._per_address[address] >= allowed:
             sock.close()
@@ -181,5 +184,7 @@ class Server:
                 logger.debug("closing %r: idle for %.0f s", connection, silent)
                 connection.close()
             elif connection.stalls and self.memory.contended and silent > _STALL_SECONDS:
-                connection.close(f"its frame made no progress for {silent:.0f} s while others wait for memory")
+                connection.close(
+                    f"its frame made no progress for {silent:.0f} s while others wait for memory"
+                )
         self._sweep_later()

@@ -204,6 +204,12 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True, "The broker holds as many share sessions as it may."
 
 
+def error_of(code: int) -> ErrorCode:
+    """The error with this code; UNKNOWN_SERVER_ERROR for a code that no Kafka of our time has."""
+    found = ErrorCode._value2member_map_.get(code)
+    return found if isinstance(found, ErrorCode) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 class ApiError(Exception):
     """A fault that the protocol has a code for. Without a message it says the code's own text."""
 

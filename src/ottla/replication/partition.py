@@ -1,8 +1,8 @@
 """A partition on this broker: its log, its place among the replicas, and those who wait for it.
 
-The shell around `ReplicaState`: it appends to and reads from the log, tells the state what happened, and wakes
-the waiting room when the high watermark moves. Produce and fetch handlers talk to this object and to nothing
-below it.
+The shell around `ReplicaState`: it appends to and reads from the log, tells the state what happened, and
+wakes the waiting room when the high watermark moves. Produce and fetch handlers talk to this object and to
+nothing below it.
 
 When a topic asks for fsync before the answer (`flush.messages`), an append that makes a flush due does not
 count until a thread has flushed it: `local_end` stands still meanwhile, so neither the high watermark nor an
@@ -130,9 +130,10 @@ class Partition:
         if log.end_offset - log.recovery_point >= log.config.flush_messages:
             if not self._flushing:
                 self._flush()
-        elif not self._flushing or log.config.flush_messages == FOREVER:
-            if self.state.appended(log.end_offset):
-                self._room.notify(self)
+            return
+        held_back = self._flushing and log.config.flush_messages != FOREVER
+        if not held_back and self.state.appended(log.end_offset):
+            self._room.notify(self)
 
     def _flush(self) -> None:
         self._flushing = True

@@ -68,7 +68,12 @@ class ReplicaState:
         return self._local_end
 
     def assign(
-        self, leader: int, leader_epoch: int, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int
+        self,
+        leader: int,
+        leader_epoch: int,
+        replicas: Iterable[int],
+        isr: Iterable[int],
+        partition_epoch: int,
     ) -> bool:
         """Take what the controller decided. True when this made the replica the leader of a new epoch."""
         if partition_epoch < self.partition_epoch or leader_epoch < self.leader_epoch:

@@ -96,15 +96,15 @@ class Replicas:
     # -- following the cluster image ----------------------------------------------------------------------
 
     def prepare(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:
-        """Make the logs that `topics` need here. Blocking disk work: runs in a thread, changes no partition."""
+        """Make the logs that `topics` need here. Blocks on the disk, so it runs in a thread."""
         for topic in topics:
             for index, assignment in enumerate(topic.partitions):
                 if self._local_id not in assignment.replicas:
                     continue
                 try:
                     self._directory.create(topic.name, index, topic.id, LogConfig.of(config_of(topic.name)))
-                except ApiError as error:
-                    logger.error("%s-%d has no log: %s", topic.name, index, error.message)
+                except OSError as error:
+                    logger.error("%s-%d has no log: %s", topic.name, index, error)
 
     def adopt(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:
         """Take the topics as the image has them now; their logs have been prepared."""
@@ -138,8 +138,8 @@ class Replicas:
     def _delete(self, topic: str, index: int) -> None:
         try:
             self._directory.delete(topic, index)
-        except ApiError as error:
-            logger.error("the log of %s-%d stays until the next start: %s", topic, index, error.message)
+        except OSError as error:
+            logger.error("the log of %s-%d stays until the next start: %s", topic, index, error)
 
     def missing(self) -> set[str]:
         """Topics with a partition that belongs here and has no log, because it could not be made."""

@@ -108,7 +108,8 @@ class Disk(Protocol):
     def lock(self, path: Path, holder: str) -> Lock:
         """Take the lock file at `path`; LockHeld when somebody else has it."""
 
-    def free_bytes(self, folder: Path) -> int: ...
+    def space(self, folder: Path) -> tuple[int, int]:
+        """Bytes of the file system that holds `folder`: in all, and still free."""
 
 
 class RealFile:
@@ -253,5 +254,6 @@ class RealDisk:
     def lock(self, path: Path, holder: str) -> RealLock:
         return RealLock(path, holder)
 
-    def free_bytes(self, folder: Path) -> int:
-        return shutil.disk_usage(folder).free
+    def space(self, folder: Path) -> tuple[int, int]:
+        usage = shutil.disk_usage(folder)
+        return usage.total, usage.free

@@ -329,10 +329,9 @@ class LogDirectory:
         """Bytes of all logs."""
         return sum(log.size for log in self.logs.values())
 
-    @property
-    def free_bytes(self) -> int:
-        """Bytes that the file system has left."""
-        return self._disk.free_bytes(self.path)
+    def space(self) -> tuple[int, int]:
+        """Bytes of the file system: in all, and still free."""
+        return self._disk.space(self.path)
 
 
 def _default_open_files() -> int:

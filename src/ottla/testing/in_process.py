@@ -20,7 +20,7 @@ from typing import Any, Self
 from ottla.broker.broker import Broker
 from ottla.client.wire import Wire
 from ottla.config.values import BrokerConfig
-from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.errors import ApiError, error_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.testing.ports import ReservedPort
 
@@ -139,7 +139,7 @@ class InProcessBroker:
             answer = wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=int(PATIENCE * 1000)))
         (result,) = answer.topics
         if result.error_code:
-            raise ApiError(ErrorCode(result.error_code), result.error_message)
+            raise ApiError(error_of(result.error_code), result.error_message)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -48,6 +48,6 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.transaction_start,
             )
-            for producer in partition.log.producers.active()
+            for producer in partition.log.producers.active
         ],
     )

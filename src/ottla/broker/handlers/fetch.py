@@ -135,7 +135,7 @@ class _Fetch:
             results.append(data)
             if data.error_code or data.diverging_epoch.epoch >= 0:
                 failed = True
-            given = len(data.records)
+            given = len(data.records or b"")
             size += given
             room = max(room - given, 0)
         self.enough = failed or size >= self._min_bytes
@@ -151,7 +151,7 @@ class _Fetch:
                     raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 if epoch < want.last_fetched_epoch or end < want.fetch_offset:
                     return PartitionData(
-                        partition_index=want.index,
+                        partition_index=want.partition,
                         high_watermark=partition.high_watermark,
                         last_stable_offset=partition.last_stable_offset,
                         log_start_offset=partition.log.log_start_offset,
@@ -164,7 +164,7 @@ class _Fetch:
         except ApiError as error:
             return self._refusal(want, error)
         return PartitionData(
-            partition_index=want.index,
+            partition_index=want.partition,
             high_watermark=high_watermark,
             last_stable_offset=stable,
             log_start_offset=start,
@@ -174,7 +174,7 @@ class _Fetch:
 
     def _refusal(self, want: Wanted, error: ApiError) -> PartitionData:
         refusal = PartitionData(
-            partition_index=want.index,
+            partition_index=want.partition,
             error_code=error.code,
             high_watermark=-1,
             last_stable_offset=-1,
@@ -184,7 +184,7 @@ class _Fetch:
         )
         if error.code in _MOVED:
             name = self._broker.topic_name(want.topic) if isinstance(want.topic, bytes) else want.topic
-            state = self._broker.image.partition(name, want.index) if name else None
+            state = self._broker.image.partition(name, want.partition) if name else None
             if state is not None:
                 refusal.current_leader = LeaderIdAndEpoch(
                     leader_id=state.leader, leader_epoch=state.leader_epoch
@@ -198,9 +198,11 @@ class _Fetch:
             if known is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = known
-        partition = self._broker.replicas.leader(name, want.index, want.current_leader_epoch)
+        partition = self._broker.replicas.leader(name, want.partition, want.current_leader_epoch)
         if self._replica_id >= 0 and partition.state.follower(self._replica_id) is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self._replica_id} is no replica of this")
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self._replica_id} is no replica of this"
+            )
         return partition
 
     def wait(self, seconds: float) -> Pending:
@@ -230,9 +232,9 @@ class _Fetch:
         for want, data in zip(self._wanted, self._results, strict=True):
             if session is not None:
                 news = session.worth_telling(
-                    (want.topic, want.index),
+                    (want.topic, want.partition),
                     data.error_code,
-                    len(data.records),
+                    len(data.records or b""),
                     data.high_watermark,
                     data.log_start_offset,
                     data.diverging_epoch.epoch >= 0,

@@ -1,11 +1,11 @@
 """ListOffsets (2) and OffsetForLeaderEpoch (23): from a time or an epoch to an offset.
 
 ListOffsets takes a timestamp, or one of the negative numbers below for a place in the log. What it answers
-for "latest" is the end of what the asking consumer may see: the high watermark, or the last stable offset when
-it reads committed records only. There is no tiered storage, so the local log is the whole log.
+for "latest" is the end of what the asking consumer may see: the high watermark, or the last stable offset
+when it reads committed records only. There is no tiered storage, so the local log is the whole log.
 
-OffsetForLeaderEpoch tells where an epoch of a leader ended, by which a consumer or follower finds out that its
-log was cut behind its back (KIP-320).
+OffsetForLeaderEpoch tells where an epoch of a leader ended, by which a consumer or follower finds out that
+its log was cut behind its back (KIP-320).
 """
 
 from __future__ import annotations
@@ -40,7 +40,14 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
-_SINCE_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_SINCE_VERSION = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 _READ_COMMITTED = 1
 
 
@@ -66,7 +73,9 @@ def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestCo
                 )
             except ApiError as error:
                 partitions.append(
-                    ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error.code)
+                    ListOffsetsPartitionResponse(
+                        partition_index=wanted.partition_index, error_code=error.code
+                    )
                 )
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
@@ -114,5 +123,7 @@ def _epoch_end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> 
         partition = broker.replicas.leader(topic, wanted.partition, wanted.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
-    epoch, end_offset = partition.log.leader_epochs.end_offset_for(wanted.leader_epoch, partition.log.end_offset)
+    epoch, end_offset = partition.log.leader_epochs.end_offset_for(
+        wanted.leader_epoch, partition.log.end_offset
+    )
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)

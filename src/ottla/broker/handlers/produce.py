@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.pending import Pending
-from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -32,7 +32,9 @@ _ALL = -1
 _Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
 
 
-def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Pending | None:
+def produce(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | Pending | None:
     acks = request.acks
     waiting: list[_Unacknowledged] = []
     topics = []
@@ -134,5 +136,5 @@ def _close_on_error(response: ProduceResponse) -> None:
             if partition.error_code:
                 raise Refused(
                     f"produce with acks=0 to {topic.name}-{partition.index} failed: "
-                    f"{ErrorCode(partition.error_code).name} {partition.error_message}"
+                    f"{error_of(partition.error_code).name} {partition.error_message}"
                 )
