@@ -1,0 +1,355 @@
+"""Disks for tests: one in memory that can lose its power, one that fails on command.
+
+Both speak the port of `ottla.storage.files`, so a log, a directory of logs or a whole broker runs on them
+unchanged.
+
+`MemoryDisk` remembers what was synced and what was not. `lose_power` throws away what a machine without power
+may throw away: bytes written since the last sync of their file, page by page in any combination, and names
+that were made, renamed or removed since the last sync of their folder.
+
+`FaultyDisk` stands before another disk and makes it run full at a given byte, or fail a chosen kind of
+operation, until it is healed.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from ottla.storage.files import Disk, File, Lock, LockHeld
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PAGE = 4096
+_MEMORY_SPACE = 1 << 40
+
+
+class _Node:
+    """The content of one file, which lives as long as a name or an open file refers to it."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.synced = bytes(data)
+
+    def lose_power(self, rng: Random) -> None:
+        """Of each page changed since the last sync, and of the size, either the old or the new stays."""
+        kept = bytearray(self.data if rng.random() < 0.5 else self.data[: len(self.synced)])
+        for start in range(0, len(kept), PAGE):
+            if rng.random() < 0.5:
+                old = self.synced[start : start + PAGE]
+                size = min(PAGE, len(kept) - start)
+                kept[start : start + size] = (old + bytes(size))[:size]
+        self.data = kept
+        self.synced = bytes(kept)
+
+
+class MemoryFile:
+    def __init__(self, path: Path, node: _Node) -> None:
+        self.path = path
+        self._node = node
+
+    @property
+    def size(self) -> int:
+        return len(self._node.data)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        content, view = self._node.data, memoryview(data).cast("B")
+        if position > len(content):
+            content.extend(bytes(position - len(content)))
+        content[position : position + len(view)] = view
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return bytes(self._node.data[position : position + size])
+
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        part = self._node.data[position : position + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def truncate(self, size: int) -> None:
+        content = self._node.data
+        if size <= len(content):
+            del content[size:]
+        else:
+            content.extend(bytes(size - len(content)))
+
+    def sync(self) -> None:
+        self._node.synced = bytes(self._node.data)
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("a file in memory has no descriptor")
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class _MemoryLock:
+    def __init__(self, held: dict[Path, str], path: Path) -> None:
+        self._held = held
+        self._path = path
+
+    def release(self) -> None:
+        self._held.pop(self._path, None)
+
+
+class MemoryDisk:
+    """A file system in memory. `files` are its names now; what a loss of power leaves is kept beside."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, _Node] = {}
+        self._folders: set[Path] = set()
+        self._synced_files: dict[Path, _Node] = {}
+        self._locks: dict[Path, str] = {}
+
+    def open(self, path: Path, *, create: bool = False) -> MemoryFile:
+        node = self._files.get(path)
+        if node is None:
+            if not create or path.parent not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            node = self._files[path] = _Node()
+        return MemoryFile(path, node)
+
+    def list(self, folder: Path) -> list[str]:
+        if folder not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        return [path.name for path in [*self._files, *self._folders] if path.parent == folder]
+
+    def size(self, path: Path) -> int:
+        return self.open(path).size
+
+    def is_folder(self, path: Path) -> bool:
+        return path in self._folders
+
+    def make_folder(self, path: Path) -> None:
+        self._folders.update([path, *path.parents])
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source in self._folders:
+            self._move_folder(source, target)
+        elif source in self._files:
+            self._files[target] = self._files.pop(source)
+        else:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+
+    def _move_folder(self, source: Path, target: Path) -> None:
+        def moved(path: Path) -> Path:
+            return target / path.relative_to(source) if path.is_relative_to(source) else path
+
+        self._folders = {moved(path) for path in self._folders}
+        self._files = {moved(path): node for path, node in self._files.items()}
+        self._synced_files = {moved(path): node for path, node in self._synced_files.items()}
+
+    def remove(self, path: Path) -> None:
+        self._files.pop(path, None)
+
+    def remove_folder(self, path: Path) -> None:
+        self._folders = {each for each in self._folders if not each.is_relative_to(path)}
+        self._files = {each: node for each, node in self._files.items() if not each.is_relative_to(path)}
+
+    def sync_folder(self, folder: Path) -> None:
+        self._synced_files = {
+            path: node for path, node in self._synced_files.items() if path.parent != folder
+        }
+        self._synced_files.update({p: node for p, node in self._files.items() if p.parent == folder})
+
+    def read(self, path: Path) -> bytes:
+        file = self.open(path)
+        return file.read_at(0, file.size)
+
+    def replace(self, path: Path, data: bytes, *, sync: bool) -> None:
+        if path.parent not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        node = self._files[path] = _Node()
+        node.data[:] = data
+        if sync:
+            node.synced = bytes(data)
+            self.sync_folder(path.parent)
+
+    def lock(self, path: Path, holder: str) -> _MemoryLock:
+        if path in self._locks:
+            raise LockHeld(path, self._locks[path])
+        self._locks[path] = holder
+        return _MemoryLock(self._locks, path)
+
+    def space(self, folder: Path) -> tuple[int, int]:
+        used = sum(len(node.data) for node in self._files.values())
+        return _MEMORY_SPACE, _MEMORY_SPACE - used
+
+    # -- for tests -----------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> dict[Path, bytes]:
+        """All files with their content."""
+        return {path: bytes(node.data) for path, node in self._files.items()}
+
+    def copy(self) -> MemoryDisk:
+        """A disk with the same files, all synced: what a process killed at this moment leaves behind."""
+        twin = MemoryDisk()
+        twin._folders = set(self._folders)
+        twin._files = {path: _Node(bytes(node.data)) for path, node in self._files.items()}
+        twin._synced_files = dict(twin._files)
+        return twin
+
+    def lose_power(self, rng: Random) -> None:
+        """Keep what was synced, and of the rest what chance keeps. Locks are gone."""
+        names: dict[Path, _Node] = {}
+        for path in {**self._files, **self._synced_files}:
+            before, now = self._synced_files.get(path), self._files.get(path)
+            node = now if before is now or rng.random() < 0.5 else before
+            if node is not None and path.parent in self._folders:
+                names[path] = node
+        for node in set(names.values()):
+            node.lose_power(rng)
+        self._files = names
+        self._synced_files = dict(names)
+        self._locks.clear()
+
+
+class FaultyDisk:
+    """Another disk, with faults.
+
+    `room` is how many bytes may still be added before it is full (None: it never is); a write that does not
+    fit is done as far as it fits. `fail` makes one kind of operation fail, `heal` takes all faults back.
+    """
+
+    def __init__(self, disk: Disk, room: int | None = None) -> None:
+        self._disk = disk
+        self.room = room
+        self.writes = 0  # how many times bytes were written
+        self._faults: dict[str, tuple[int, str]] = {}
+        self.before_write: Callable[[Path], None] | None = None
+
+    def fail(self, operation: str, code: int = errno.EIO, *, name: str = "") -> None:
+        """Let `write`, `truncate`, `sync`, `open`, `rename` or `read` fail, on paths that contain `name`."""
+        self._faults[operation] = (code, name)
+
+    def heal(self) -> None:
+        self._faults.clear()
+        self.room = None
+
+    def check(self, operation: str, path: Path) -> None:
+        code, name = self._faults.get(operation, (0, ""))
+        if code and name in str(path):
+            raise OSError(code, os.strerror(code), str(path))
+
+    def grow(self, path: Path, size: int, wanted: int) -> int:
+        """How much of a growth from `size` to `wanted` fits; a full disk takes only the part that does."""
+        self.writes += 1
+        if self.before_write is not None:
+            self.before_write(path)
+        self.check("write", path)
+        growth = wanted - size
+        if self.room is None or growth <= 0:
+            return wanted
+        fits = min(growth, self.room)
+        self.room -= fits
+        return size + fits
+
+    def shrink(self, size: int) -> None:
+        if self.room is not None and size > 0:
+            self.room += size
+
+    def full(self, path: Path) -> OSError:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def open(self, path: Path, *, create: bool = False) -> _FaultyFile:
+        self.check("open", path)
+        return _FaultyFile(self, self._disk.open(path, create=create))
+
+    def list(self, folder: Path) -> list[str]:
+        return self._disk.list(folder)
+
+    def size(self, path: Path) -> int:
+        return self._disk.size(path)
+
+    def is_folder(self, path: Path) -> bool:
+        return self._disk.is_folder(path)
+
+    def make_folder(self, path: Path) -> None:
+        self.check("write", path)
+        self._disk.make_folder(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.check("rename", source)
+        self._disk.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        try:
+            self.shrink(self._disk.size(path))
+        except OSError:
+            return
+        self._disk.remove(path)
+
+    def remove_folder(self, path: Path) -> None:
+        self._disk.remove_folder(path)
+
+    def sync_folder(self, folder: Path) -> None:
+        self.check("sync", folder)
+        self._disk.sync_folder(folder)
+
+    def read(self, path: Path) -> bytes:
+        self.check("read", path)
+        return self._disk.read(path)
+
+    def replace(self, path: Path, data: bytes, *, sync: bool) -> None:
+        if self.grow(path, 0, len(data)) < len(data):
+            raise self.full(path)
+        if sync:
+            self.check("sync", path)
+        self._disk.replace(path, data, sync=sync)
+
+    def lock(self, path: Path, holder: str) -> Lock:
+        return self._disk.lock(path, holder)
+
+    def space(self, folder: Path) -> tuple[int, int]:
+        total, free = self._disk.space(folder)
+        return total, free if self.room is None else self.room
+
+
+class _FaultyFile:
+    def __init__(self, faults: FaultyDisk, file: File) -> None:
+        self._faults = faults
+        self._file = file
+        self.path = file.path
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        end = self._faults.grow(self.path, self._file.size, position + len(view))
+        fits = min(max(end - position, 0), len(view))
+        self._file.write_at(position, view[:fits])
+        if fits < len(view):
+            raise self._faults.full(self.path)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        self._faults.check("read", self.path)
+        return self._file.read_at(position, size)
+
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        self._faults.check("read", self.path)
+        return self._file.read_into(position, buffer)
+
+    def truncate(self, size: int) -> None:
+        self._faults.check("truncate", self.path)
+        before = self._file.size
+        self._file.truncate(size)
+        self._faults.shrink(before - size)
+
+    def sync(self) -> None:
+        self._faults.check("sync", self.path)
+        self._file.sync()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._file.close()
