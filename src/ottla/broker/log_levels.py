@@ -37,9 +37,7 @@ def check_log_level(name: str, level: str | None) -> None:
     if level is None and name == ROOT:
         raise ApiError(ErrorCode.INVALID_REQUEST, "the root logger must have a level")
     if level is not None and level.upper() not in _LEVELS:
-        raise ApiError(
-            ErrorCode.INVALID_CONFIG, f"{name}: must be one of {', '.join(_LEVELS)} (got {level})"
-        )
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{name}: must be one of {', '.join(_LEVELS)} (got {level})")
 
 
 def set_log_level(name: str, level: str | None) -> None:

@@ -134,6 +134,9 @@ class BrokerConfig:
         if problems:
             raise ConfigError(problems)
         resolve(values, settings)
+        for name, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
+            if name in settings:
+                settings[other] = settings[name]
         return cls(settings, values, unknown, warnings)
 
     def __getitem__(self, name: str) -> Any:
@@ -172,6 +175,11 @@ class BrokerConfig:
         return new
 
     @property
+    def set_names(self) -> frozenset[str]:
+        """Every key that somebody has set, at start or since."""
+        return frozenset().union(self.settings, self._cluster, self._broker)
+
+    @property
     def dynamic_cluster(self) -> Mapping[str, str]:
         """What clients have set for all brokers."""
         return self._cluster
@@ -184,7 +192,7 @@ class BrokerConfig:
 
     def is_default(self, name: str) -> bool:
         """True when nobody has set `name`, neither at start nor since."""
-        return not any(name in place for place in (self.settings, self._cluster, self._broker))
+        return name not in self.set_names
 
     def layers(self, name: str) -> list[Layer]:
         """All places that have a value for `name`, the one in force first.

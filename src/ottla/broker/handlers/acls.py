@@ -1,0 +1,59 @@
+"""DescribeAcls (29), CreateAcls (30) and DeleteAcls (31): there are no access rules here yet.
+
+Answered as Kafka answers without an authorizer: SECURITY_DISABLED, once for each rule or filter in a request.
+As in Kafka, a request whose numbers say "unknown" (0) where a kind is wanted cannot be read at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.connection import Refused
+from ottla.broker.dispatch import RequestContext
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+NO_AUTHORIZER = "This broker has no authorizer: everybody may do everything, and there are no rules."
+
+
+def describe_acls(
+    broker: Broker, request: DescribeAclsRequest, context: RequestContext
+) -> DescribeAclsResponse:
+    _refuse_unknown(
+        request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
+    )
+    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+
+
+def create_acls(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
+    for rule in request.creations:
+        _refuse_unknown(rule.resource_type, rule.resource_pattern_type, rule.operation, rule.permission_type)
+    return CreateAclsResponse(
+        results=[
+            AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+            for _ in request.creations
+        ]
+    )
+
+
+def delete_acls(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
+    for rule in request.filters:
+        _refuse_unknown(
+            rule.resource_type_filter, rule.pattern_type_filter, rule.operation, rule.permission_type
+        )
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+            for _ in request.filters
+        ]
+    )
+
+
+def _refuse_unknown(*kinds: int) -> None:
+    if 0 in kinds:
+        raise Refused("an access rule of unknown kind")
