@@ -93,6 +93,7 @@ class Controller:
         self._lock = asyncio.Lock()
         self._follower: asyncio.Task[None] | None = None
         self._producer_ids: range = range(0)
+        self._next_block = asyncio.Lock()
 
     # Lifecycle
 
@@ -297,10 +298,15 @@ class Controller:
 
     async def next_producer_id(self) -> int:
         """One producer id of this broker's block; what is left of a block at the end is never used."""
-        while not self._producer_ids:
-            first, count = await self.allocate_producer_ids()
-            if not self._producer_ids:  # unless another request fetched a block meanwhile
-                self._producer_ids = range(first, first + count)
+        if not self._producer_ids:
+            async with self._next_block:  # of all who find it used up, one fetches the next
+                if not self._producer_ids:
+                    first, count = await self.allocate_producer_ids()
+                    self._producer_ids = range(first, first + count)
+                return self._take_producer_id()
+        return self._take_producer_id()
+
+    def _take_producer_id(self) -> int:
         producer_id = self._producer_ids[0]
         self._producer_ids = self._producer_ids[1:]
         return producer_id

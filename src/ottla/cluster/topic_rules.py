@@ -91,8 +91,7 @@ def plan_topics(
 
     Names must be unique among the requests; whoever read them from the wire has seen to that.
     """
-    asked = sum(len(r.assignments) or (defaults.partitions if r.partitions == -1 else r.partitions)
-                for r in requests if r.partitions >= -1)  # fmt: skip
+    asked = sum(_partitions_asked(request, defaults) for request in requests)
     if asked > MAX_PARTITIONS_PER_REQUEST:
         refusal = ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         return [refusal] * len(requests)
@@ -102,14 +101,20 @@ def plan_topics(
     for request in requests:
         try:
             plan = _plan_topic(request, image, names, defaults, check_configs, rng)
-            room -= len(plan.topic.partitions)
-            if room < 0:
+            if len(plan.topic.partitions) > room:
                 raise _too_many(defaults)
         except ApiError as error:
             plans.append(error)
         else:
+            room -= len(plan.topic.partitions)
             plans.append(plan)
     return plans
+
+
+def _partitions_asked(request: NewTopic, defaults: TopicDefaults) -> int:
+    if request.assignments:
+        return len(request.assignments)
+    return defaults.partitions if request.partitions == -1 else max(request.partitions, 0)
 
 
 def _plan_topic(
