@@ -8,8 +8,8 @@ Version notes. CreateTopics 5 answers the topic's whole configuration, each valu
 DeleteTopics 6 names topics by name or id, before that there are names only. Results stand in the order of the
 request; topics named twice come last (CreatePartitions: first), once.
 
-Kafka answers REQUEST_TIMED_OUT when the request's timeout is 0 and does the work all the same; here the
-outcome is known in milliseconds and the timeout has no effect.
+The request's timeout has no effect: the outcome is known in milliseconds. Kafka answers REQUEST_TIMED_OUT to
+a timeout of 0 and does nothing, though clients that send 0 mean "do not wait for all brokers".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
-from ottla.cluster.topic_rules import MorePartitions, NewTopic, TopicPlan
+from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, MorePartitions, NewTopic, TopicPlan
 from ottla.config.keys import show
 from ottla.config.table import TOPIC_KEYS
 from ottla.config.values import Source, topic_config
@@ -70,6 +70,7 @@ async def create_topics(
         CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE)
         for name in _named_twice(named)
     ]
+    results.sort(key=lambda result: result.name == CLUSTER_METADATA_TOPIC)  # last of all, as in Kafka
     return CreateTopicsResponse(topics=results)
 
 
