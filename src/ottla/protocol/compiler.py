@@ -14,10 +14,12 @@ The decoders meet bytes from anywhere, so each of them keeps these rules:
 
 - Nothing is sliced before its length is checked, for Python slices truncate silently. Reads past the end that
   `struct` or an index notices itself are turned into Malformed at the end of the function.
+- A struct may not bring more tagged fields than its count can say in one byte, nor one of them twice.
 - Nothing is allocated for an array before its count is checked against the bytes that are left.
-- A request may not need more memory than eight times its size (and one MiB). What an element costs at most
-  and how many bytes it takes at least are known here, so each array of a request pays the difference, if
-  there is one, from an allowance, and a request that overdraws it is Malformed.
+- A request may not need more memory than eight times its size (and a little). It starts with an allowance of
+  seven bytes for each of its own; each array pays for its elements, before they are made, what they cost at
+  most; the eighth is for the contents of strings, and strings with wide characters pay the rest. A request
+  that overdraws its allowance is Malformed.
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ Decoder = Callable[[memoryview, int], Any]
 Encoder = Callable[[Any], list[Any]]
 
 MEMORY_FACTOR = 8
-MEMORY_ALLOWANCE = 1 << 20
+MEMORY_ALLOWANCE = 2 << 20  # room for the short names and small numbers that honest requests are full of
 MAX_STRING = 32767
+MAX_TAGS = 127  # a count of one byte; no struct of Kafka's has ten
 
 _LIST = 72  # an empty list with the collector's header
 _LIST_SLOT = 10  # a place in a list that grows by appending
+_TUPLE_SLOT = 8
 _OBJECT = 32  # an object without its slots, with the collector's header
 _SLOT = 8
 _STRING = 80  # the fixed part of a string, at its widest
@@ -96,6 +100,8 @@ def write_varint(value: int) -> bytes:
 
 def skip_tags(view: memoryview, position: int, count: int, end: int) -> int:
     """Step over `count` tagged fields that nobody here knows; gives the position after them."""
+    if count > MAX_TAGS:
+        raise Malformed(f"more than {MAX_TAGS} tagged fields")
     last = -1
     for _ in range(count):
         tag, position = read_varint(view, position)
@@ -159,9 +165,9 @@ def memory_of(field: Field, version: int) -> int:
 
 
 def memory_of_struct(cls: type[Struct], version: int) -> int:
-    return _OBJECT + sum(
-        _SLOT + (memory_of(field, version) if _present(field, version) else 0) for field in cls._fields
-    )
+    """What a struct costs in memory at most, without its tagged fields, which are hardly ever sent."""
+    inline = [field for field in cls._fields if _present(field, version) and field.tag is None]
+    return _OBJECT + _SLOT * len(cls._fields) + sum(memory_of(field, version) for field in inline)
 
 
 class _Source:
@@ -221,7 +227,7 @@ class _DecoderSource(_Source):
         self.bounded = issubclass(self.cls, Request)
         self.line("end = len(view)")
         if self.bounded:
-            self.line(f"allowance = {MEMORY_ALLOWANCE}")
+            self.line(f"allowance = {MEMORY_FACTOR - 1} * (end - pos) + {MEMORY_ALLOWANCE}")
         self.line("try:")
         self.indent += 1
         result = self.struct(self.cls)
@@ -261,6 +267,12 @@ class _DecoderSource(_Source):
     def raises(self, condition: str, text: str) -> None:
         self.line(f"if {condition}:")
         self.line(f"    raise Malformed({text})")
+
+    def pay(self, memory: str) -> None:
+        """Emit the charge for memory that is about to be used, if this message is charged at all."""
+        if self.bounded:
+            self.line(f"allowance -= {memory}")
+            self.raises("allowance < 0", "'it would need too much memory for its size'")
 
     def struct(self, cls: type[Struct]) -> str:
         """Emit the reading of a struct; gives the name of the variable that holds it."""
@@ -336,7 +348,13 @@ class _DecoderSource(_Source):
         self.line(f"stop = pos + {count}")
         self.raises("stop > end", f"'{field.name} is longer than the bytes that are left'")
         if field.kind == "string":
-            self.line(f"{target} = view[pos:stop].tobytes().decode()")
+            self.line(f"{target} = text = view[pos:stop].tobytes().decode()")
+            if self.bounded:
+                # Fewer characters than bytes: up to four bytes of memory for each of them.
+                self.line(f"if len(text) != {count}:")
+                self.indent += 1
+                self.pay(f"{count} * 3")
+                self.indent -= 1
         elif field.kind == "bytes":
             self.line(f"{target} = view[pos:stop].tobytes()")
         else:
@@ -355,9 +373,9 @@ class _DecoderSource(_Source):
             f"{count} * {size} > end - pos",
             f"f'{field.name} cannot have {{{count}}} elements in what is left'",
         )
-        if self.bounded and (excess := memory + 2 * _LIST_SLOT - MEMORY_FACTOR * size) > 0:
-            self.line(f"allowance -= {count} * {excess}")
-            self.raises("allowance < 0", "'it would need too much memory for its size'")
+        if isinstance(element, Field) and _is_integers(element):
+            memory += _TUPLE_SLOT
+        self.pay(f"{count} * {memory + _LIST_SLOT}")
         if isinstance(element, Field) and _is_integers(element):
             code = FIXED[element.kind].code
             few = self.constant("ints", [form.unpack_from for form in _integer_structs(code)])
@@ -405,8 +423,6 @@ class _DecoderSource(_Source):
         self.flush()
         self.line(f"if {count}:")
         self.indent += 1
-        self.line(f"if {count} > 127:")
-        self.line(f"    {count}, pos = read_varint(view, pos - 1)")
         if tagged:
             self.known_tags(obj, tagged, count)
         else:
@@ -415,6 +431,7 @@ class _DecoderSource(_Source):
 
     def known_tags(self, obj: str, tagged: list[Field], count: str) -> None:
         last, tag, size, after = self.name("last"), self.name("tag"), self.name("size"), self.name("after")
+        self.raises(f"{count} > {MAX_TAGS}", f"'more than {MAX_TAGS} tagged fields'")
         self.line(f"{last} = -1")
         self.line(f"for _ in range({count}):")
         self.indent += 1
@@ -427,6 +444,7 @@ class _DecoderSource(_Source):
         for index, field in enumerate(tagged):
             self.line(f"{'el' if index else ''}if {tag} == {field.tag}:")
             self.indent += 1
+            self.pay(str(memory_of(field, self.version)))
             self.value(field, f"{obj}.{field.name}")
             self.flush()
             self.raises(f"pos != {after}", f"'{field.name} is not as long as its tag says'")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ottla.protocol.apis import API_VERSIONS, APIS, Api
 from ottla.protocol.codec import Malformed, decoder, encode
-from ottla.protocol.compiler import read_varint, skip_tags
+from ottla.protocol.compiler import skip_tags
 from ottla.protocol.schema import Request, Response
 
 _REQUEST = Struct(">hhih")  # api key, version, correlation id, length of the client id
@@ -66,11 +66,9 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
             raise UnsupportedVersion(RequestHeader(api_key, version, correlation_id, client_id, 0))
         if version >= api.flexible_from:
             tags = frame[position]
+            position += 1
             if tags:
-                tags, position = read_varint(frame, position)
                 position = skip_tags(frame, position, tags, end)
-            else:
-                position += 1
     except (struct_error, IndexError):
         raise Malformed(f"request header: cut off, {len(frame)} bytes are too few") from None
     except UnicodeDecodeError:
@@ -105,8 +103,7 @@ def parse_response(api: Api, version: int, frame: memoryview) -> tuple[int, Resp
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         position = 4
         if api.response_header_version(version):
-            tags, position = read_varint(frame, position)
-            position = skip_tags(frame, position, tags, len(frame))
+            position = skip_tags(frame, 5, frame[4], len(frame))
     except (struct_error, IndexError):
         raise Malformed(f"response header: cut off, {len(frame)} bytes are too few") from None
     response: Response = decoder(api.response, version)(frame, position)

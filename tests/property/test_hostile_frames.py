@@ -1,0 +1,213 @@
+"""Bytes from anywhere: a decoder says Malformed or gives a message, and never takes much memory for it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import tracemalloc
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fuzz.hostile import ABSURD, expensive, spoil
+from fuzz.random_messages import Message, declared, name_of, random_message
+from ottla.protocol.apis import APIS, Api
+from ottla.protocol.codec import Malformed, decode, decoder, encode
+from ottla.protocol.compiler import MEMORY_ALLOWANCE, MEMORY_FACTOR
+from ottla.protocol.frames import UnsupportedVersion, parse_request_header, parse_response
+from ottla.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.schema import Request
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+seeds = st.integers(0, 2**32)
+
+# What is in use besides the message: the error, its text, frames of the interpreter.
+SLACK = 32 << 10
+
+
+def peak_of_decoding(cls: Message, version: int, frames: Iterable[bytes]) -> int:
+    """How many bytes were in use at most, more than before, while one of `frames` was decoded."""
+    decoder(cls, version)  # compiled beforehand, for that is not what is measured
+    highest = 0
+    tracemalloc.start()
+    try:
+        for frame in frames:
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            with contextlib.suppress(Malformed):
+                decode(cls, version, memoryview(frame))
+            highest = max(highest, tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    return highest
+
+
+@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+def test_a_message_cut_off_at_any_byte_is_malformed(cls: Message, version: int) -> None:
+    frame = b"".join(encode(random_message(Random(version), cls, version), version))
+    for end in range(len(frame)):
+        with pytest.raises(Malformed):
+            decode(cls, version, memoryview(frame)[:end])
+
+
+@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+def test_a_byte_too_many_is_malformed(cls: Message, version: int) -> None:
+    frame = b"".join(encode(random_message(Random(version), cls, version), version))
+    with pytest.raises(Malformed, match="left over"):
+        decode(cls, version, memoryview(frame + b"\0"))
+
+
+@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+@few
+@given(seed=seeds)
+def test_a_spoiled_message_is_malformed_or_means_something(cls: Message, version: int, seed: int) -> None:
+    rng = Random(seed)
+    frame = b"".join(encode(random_message(rng, cls, version), version))
+    for _ in range(5):
+        try:
+            message = decode(cls, version, memoryview(spoil(rng, frame)))
+        except Malformed:
+            continue
+        again = b"".join(encode(message, version))
+        assert decode(cls, version, memoryview(again)) == message
+
+
+@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+@few
+@given(frame=st.binary(max_size=300))
+def test_random_bytes_are_malformed_or_a_message(cls: Message, version: int, frame: bytes) -> None:
+    try:
+        decode(cls, version, memoryview(frame))
+    except Malformed as error:
+        assert str(error).startswith(f"{cls.__name__} v{version}: ")
+
+
+@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+def test_absurd_counts_anywhere_in_a_small_message_allocate_next_to_nothing(
+    cls: Message, version: int
+) -> None:
+    frame = b"".join(encode(random_message(Random(version), cls, version), version))[:600]
+    peak = peak_of_decoding(
+        cls,
+        version,
+        (
+            frame[:at] + absurd + frame[at + len(absurd) :]
+            for at in range(0, len(frame), 1 + len(frame) // 50)
+            for absurd in ABSURD
+        ),
+    )
+    assert peak <= MEMORY_FACTOR * len(frame) + SLACK
+
+
+def weigh(cls: type[Request], version: int, counts: Iterable[int]) -> None:
+    """Somewhere among `counts` elements requests get too expensive and are refused; up to there it is close."""
+    for place, request in expensive(Random(version), cls, version):
+        for count in counts:
+            frame = b"".join(encode(request(count), version))
+            peak = peak_of_decoding(cls, version, [frame])
+            assert peak <= MEMORY_FACTOR * len(frame) + MEMORY_ALLOWANCE + SLACK, (place, count)
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_no_request_needs_more_than_eight_times_its_size(api: Api) -> None:
+    weigh(api.request, api.max_version, (5000, 12_000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_no_request_of_any_version_needs_more_than_eight_times_its_size(api: Api) -> None:
+    for version in range(api.min_version, api.max_version + 1):
+        weigh(api.request, version, (3000, 4500, 6700, 10_000, 15_000, 23_000, 35_000))
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (MetadataRequest(topics=[MetadataRequestTopic(name=f"topic-{i}") for i in range(10_000)]), 12),
+        (
+            FetchRequest(
+                topics=[
+                    FetchTopic(
+                        topic_id=bytes(15) + b"t",
+                        partitions=[
+                            FetchPartition(partition=i, fetch_offset=1 << 40, partition_max_bytes=1 << 20)
+                            for i in range(10_000)
+                        ],
+                    )
+                ]
+            ),
+            16,
+        ),
+        (
+            CreateTopicsRequest(
+                topics=[
+                    CreatableTopic(
+                        name="t",
+                        assignments=[
+                            CreatableReplicaAssignment(partition_index=i, broker_ids=[1001, 1002, 1003])
+                            for i in range(5_000)
+                        ],
+                    )
+                ]
+            ),
+            7,
+        ),
+    ],
+    ids=["Metadata", "Fetch", "CreateTopics"],
+)
+def test_the_limit_on_memory_leaves_room_for_ten_thousand_partitions(request_: Request, version: int) -> None:
+    frame = b"".join(encode(request_, version))
+    assert decode(type(request_), version, memoryview(frame)) == request_
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_a_flood_of_tags_is_refused_at_once(api: Api) -> None:
+    version = api.max_version
+    if version < api.flexible_from:
+        pytest.fail(f"{api.name} has no flexible version: this test needs another")
+    body = b"".join(encode(api.request(), version))
+    assert body[-1] == 0  # the count of tagged fields of the request itself
+    flood = body[:-1] + b"\xff\xff\x3f" + b"\x01\x00" * 500_000
+    start = time.perf_counter()
+    with pytest.raises(Malformed, match="tagged fields"):
+        decode(api.request, version, memoryview(flood))
+    assert time.perf_counter() - start < 0.1
+
+
+@given(frame=st.binary(max_size=100))
+@example(b"")
+@example(b"\x00\x12\x00\x03\x00\x00\x00\x07\x7f\xff")
+@example(b"\x00\x12\x00\x03\x00\x00\x00\x07\xff\xfe\x00")
+@example(b"\x00\x12\x00\x03\x00\x00\x00\x07\x00\x01\xff\x00")
+@example(b"\x00\x12\x00\x03\x00\x00\x00\x07\xff\xff\xff\xff\xff\xff")
+@example(b"\x00\x12\x00\x03\x00\x00\x00\x07\xff\xff\x01\x05\xff\xff\xff\xff\x0f")
+def test_a_request_header_is_read_or_refused(frame: bytes) -> None:
+    try:
+        header = parse_request_header(memoryview(frame))
+    except UnsupportedVersion as error:
+        assert error.header.api_version not in range(
+            APIS[error.header.api_key].min_version if error.header.api_key in APIS else 0,
+            APIS[error.header.api_key].max_version + 1 if error.header.api_key in APIS else 0,
+        )
+    except Malformed:
+        pass
+    else:
+        assert 10 <= header.body_start <= len(frame)
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+@few
+@given(frame=st.binary(max_size=100))
+def test_a_response_is_read_or_refused(api: Api, frame: bytes) -> None:
+    for version in {api.min_version, api.max_version}:
+        with contextlib.suppress(Malformed):
+            parse_response(api, version, memoryview(frame))
