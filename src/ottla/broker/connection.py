@@ -158,7 +158,7 @@ class Connection:
                 received = self._sock.recv_into(host.scratch[kept:] if kept else host.scratch)
                 if received:
                     self.last_active = host.now()
-                    self._early = b""
+                    self._early = bytearray()
                     self._take(host.scratch, kept + received)
                     return
             else:
@@ -199,7 +199,8 @@ class Connection:
                 break
         # Mostly nothing is left. What is left waits for its rest, or for the request before it.
         if position < end and not self._closed:
-            self._early = bytes(data[position:end])
+            # Writable, as every frame is: the leader stamps offsets into a batch where it lies.
+            self._early = bytearray(data[position:end])
 
     def _receive_large(self, start: memoryview, size: int) -> None:
         """Borrow memory for a frame of `size` bytes whose first bytes are in `start`, and go on receiving."""
@@ -262,7 +263,7 @@ class Connection:
             return
         self._read_on()
         if self._early:
-            early, self._early = self._early, b""
+            early, self._early = self._early, bytearray()
             self._take(memoryview(early), len(early))
 
     # -- out ----------------------------------------------------------------------------------------------
