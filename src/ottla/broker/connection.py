@@ -85,7 +85,7 @@ class Connection:
         """True once the server stops: the request under way is answered, no other is read."""
         self._frame: Lease | None = None  # a large frame being received, `_filled` bytes of it are there
         self._filled = 0
-        self._early = b""  # bytes that came behind a request which is still under way
+        self._early = bytearray()  # bytes that came behind a request which is still under way
         self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
         self._answering: Pending | None = None
         self._reading = False
@@ -158,7 +158,8 @@ class Connection:
                 received = self._sock.recv_into(host.scratch[kept:] if kept else host.scratch)
                 if received:
                     self.last_active = host.now()
-                    self._early = bytearray()
+                    if kept:
+                        self._early = bytearray()
                     self._take(host.scratch, kept + received)
                     return
             else:
