@@ -12,7 +12,7 @@ node.id                               INT     1       >=0   high
     The number of this broker in its cluster.
 broker.id                             INT     -1      -     high
     The older name of node.id.
-broker.rack                           STRING  null    -
+broker.rack                           STRING  null    - unused
     The rack or zone of this broker; replicas of a partition are spread over racks.
 listeners                             LIST    PLAINTEXT://:9092  -  per-broker high
     Addresses to listen on, as NAME://host:port or host:port; no host means every interface.
@@ -42,7 +42,7 @@ max.connection.creation.rate          INT     2147483647   >=0   cluster-wide un
     Most new connections in a second. Not enforced yet.
 connections.max.idle.ms               LONG    600000       -
     Close a connection that has been silent so long; a negative value never does.
-queued.max.request.bytes              LONG    268435456    @unlimited-or-1
+queued.max.request.bytes              LONG    268435456    @not-zero
     Memory for requests that are being read or answered; beyond it no more is read until some is done. -1 for no limit.
 max.partitions                        INT     20000        >=1   cluster-wide
     Most partitions in the cluster. Ottla's own key.
@@ -54,11 +54,11 @@ max.incremental.fetch.session.cache.slots  INT  1000       >=0
     Fetch sessions kept for clients that fetch incrementally.
 
 # Sockets
-socket.listen.backlog.size            INT     50           >=1
+socket.listen.backlog.size            INT     50           >=1 unused
     Connections the operating system holds while they wait to be accepted.
-socket.receive.buffer.bytes           INT     102400       -     high
+socket.receive.buffer.bytes           INT     102400       -     high unused
     Receive buffer (SO_RCVBUF) of client connections; -1 leaves it to the operating system.
-socket.send.buffer.bytes              INT     102400       -     high
+socket.send.buffer.bytes              INT     102400       -     high unused
     Send buffer (SO_SNDBUF) of client connections; -1 leaves it to the operating system.
 
 # Topics
@@ -112,11 +112,11 @@ log.preallocate                       BOOLEAN false        -     cluster-wide un
     Reserve a new segment's whole size on disk. Without effect: today's file systems gain nothing from it.
 
 # Retention and compaction
-log.retention.ms                      LONG    null         @unlimited-or-1  cluster-wide high
+log.retention.ms                      LONG    null         @not-zero  cluster-wide high
     How long records are kept; -1 for ever; not set, log.retention.minutes counts.
-log.retention.minutes                 INT     null         @unlimited-or-1  high
+log.retention.minutes                 INT     null         @not-zero  high
     How long records are kept, in minutes; not set, log.retention.hours counts.
-log.retention.hours                   INT     168          @unlimited-or-1  high
+log.retention.hours                   INT     168          @not-zero  high
     How long records are kept, in hours.
 log.retention.bytes                   LONG    -1           -     cluster-wide high
     How much a partition keeps; -1 for no limit.
@@ -125,23 +125,23 @@ log.retention.check.interval.ms       LONG    300000       >=1
 log.cleanup.policy                    LIST    delete       [compact,delete]  cluster-wide
     What happens to old segments: delete, compact, or both.
 log.cleaner.enable                    BOOLEAN true         -     unused
-    Run compaction. Compaction is not built yet.
+    Run compaction.
 log.cleaner.threads                   INT     1            >=0   cluster-wide unused
-    Threads for compaction. Compaction is not built yet.
+    Threads for compaction.
 log.cleaner.backoff.ms                LONG    15000        >=0   cluster-wide unused
-    Pause of compaction when there is nothing to do. Compaction is not built yet.
+    Pause of compaction when there is nothing to do.
 log.cleaner.dedupe.buffer.size        LONG    134217728    -     cluster-wide unused
-    Memory for the keys seen by compaction. Compaction is not built yet.
+    Memory for the keys seen by compaction.
 log.cleaner.io.max.bytes.per.second   DOUBLE  1.7976931348623157E308  -  cluster-wide unused
-    Limit on what compaction reads and writes. Compaction is not built yet.
+    Limit on what compaction reads and writes.
 log.cleaner.min.cleanable.ratio       DOUBLE  0.5          0..1  cluster-wide unused
-    Share of a log that must be uncompacted before compaction looks at it. Compaction is not built yet.
+    Share of a log that must be uncompacted before compaction looks at it.
 log.cleaner.min.compaction.lag.ms     LONG    0            >=0   cluster-wide unused
-    The shortest time a record stays uncompacted. Compaction is not built yet.
+    The shortest time a record stays uncompacted.
 log.cleaner.max.compaction.lag.ms     LONG    9223372036854775807  >=1  cluster-wide unused
-    The longest time a record stays uncompacted. Compaction is not built yet.
+    The longest time a record stays uncompacted.
 log.cleaner.delete.retention.ms       LONG    86400000     >=0   cluster-wide unused
-    How long compaction keeps the marker of a deleted key. Compaction is not built yet.
+    How long compaction keeps the marker of a deleted key.
 
 # Durability and recovery
 log.flush.interval.messages           LONG    9223372036854775807  >=1  cluster-wide high
@@ -178,7 +178,7 @@ replica.fetch.backoff.ms              INT     1000         >=0   unused
     Pause of a follower after an error.
 replica.socket.timeout.ms             INT     30000        -     high unused
     Longest time a follower waits for its leader's answer.
-replica.high.watermark.checkpoint.interval.ms  LONG  5000  >=1   high
+replica.high.watermark.checkpoint.interval.ms  LONG  5000  >=1   high unused
     How often high watermarks are written down.
 num.replica.fetchers                  INT     1            >=1   cluster-wide high unused
     Connections over which a follower fetches from one leader.

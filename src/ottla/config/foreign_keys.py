@@ -219,11 +219,11 @@ share.fetch.purgatory.purge.interval.requests           INT       1000  -
 alter.log.dirs.replication.quota.window.num           INT       11  >=1 low
 alter.log.dirs.replication.quota.window.size.seconds  INT       1  >=1 low
 client.quota.callback.class                           CLASS     null  - low
-follower.replication.throttled.rate                   LONG      9223372036854775807  >=0 cluster-wide internal
-leader.replication.throttled.rate                     LONG      9223372036854775807  >=0 cluster-wide internal
+follower.replication.throttled.rate                   LONG      null  >=0 cluster-wide internal
+leader.replication.throttled.rate                     LONG      null  >=0 cluster-wide internal
 quota.window.num                                      INT       11  >=1 low
 quota.window.size.seconds                             INT       1  >=1 low
-replica.alter.log.dirs.io.max.bytes.per.second        LONG      9223372036854775807  >=0 cluster-wide internal
+replica.alter.log.dirs.io.max.bytes.per.second        LONG      null  >=0 cluster-wide internal
 replication.quota.window.num                          INT       11  >=1 low
 replication.quota.window.size.seconds                 INT       1  >=1 low
 

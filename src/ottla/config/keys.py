@@ -159,7 +159,7 @@ def parse(kind: Type, text: str) -> Any:
     if kind is Type.DOUBLE:
         return _parse_double(text)
     if kind is Type.LIST:
-        return [item.strip() for item in text.split(",")] if text else []
+        return list(dict.fromkeys(item.strip() for item in text.split(","))) if text else []
     return text
 
 

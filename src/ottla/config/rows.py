@@ -35,7 +35,7 @@ _NAMED_RULES = {
     "@share-reset": Rule(
         "latest, earliest or by_duration:PnDTnHnMnS", lambda value: bool(re.fullmatch(_RESET, value))
     ),
-    "@unlimited-or-1": Rule("-1 or at least 1", lambda value: value == -1 or bool(value >= 1)),
+    "@not-zero": Rule("at least 1, or -1 for no limit", lambda value: bool(value)),
 }
 
 

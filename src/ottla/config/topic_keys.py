@@ -17,16 +17,16 @@ retention.ms                    LONG    604800000   >=-1
 retention.bytes                 LONG    -1          -
     <- log.retention.bytes
     Delete the oldest segments of a partition beyond this size; -1 for no limit.
-delete.retention.ms             LONG    86400000    >=0
+delete.retention.ms             LONG    86400000    >=0 unused
     <- log.cleaner.delete.retention.ms
     How long compaction keeps the marker of a deleted key, so that slow consumers see it.
-min.compaction.lag.ms           LONG    0           >=0
+min.compaction.lag.ms           LONG    0           >=0 unused
     <- log.cleaner.min.compaction.lag.ms
     The shortest time a record stays uncompacted in a compacted topic.
-max.compaction.lag.ms           LONG    9223372036854775807  >=1
+max.compaction.lag.ms           LONG    9223372036854775807  >=1 unused
     <- log.cleaner.max.compaction.lag.ms
     The longest time a record may stay uncompacted in a compacted topic.
-min.cleanable.dirty.ratio       DOUBLE  0.5         0..1
+min.cleanable.dirty.ratio       DOUBLE  0.5         0..1 unused
     <- log.cleaner.min.cleanable.ratio
     Share of a compacted log that must be uncompacted before compaction looks at it.
 file.delete.delay.ms            LONG    60000       >=0
@@ -52,8 +52,8 @@ index.interval.bytes            INT     4096        >=0
 preallocate                     BOOLEAN false       -            unused
     <- log.preallocate
     Reserve a new segment's whole size on disk. Without effect: today's file systems gain nothing from it.
-internal.segment.bytes          INT     null        -            internal unused
-    Segment size below what segment.bytes allows. Without effect.
+internal.segment.bytes          INT     null        >=1          internal
+    Segment size below what segment.bytes allows, for tests; it counts instead of segment.bytes.
 
 # Durability
 flush.messages                  LONG    9223372036854775807  >=1
@@ -65,7 +65,7 @@ flush.ms                        LONG    9223372036854775807  >=0
 min.insync.replicas             INT     1           >=1
     <- min.insync.replicas
     Replicas that must have a record before acks=all is answered; with fewer in sync, such writes fail.
-unclean.leader.election.enable  BOOLEAN false       -
+unclean.leader.election.enable  BOOLEAN false       - unused
     <- unclean.leader.election.enable
     Let a replica lead that is not in sync when no other is alive; this loses acknowledged records.
 

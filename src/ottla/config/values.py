@@ -310,9 +310,10 @@ def _topic_defaults(broker: BrokerConfig) -> Iterator[tuple[str, Any]]:
         for synonym in key.synonyms:
             own = broker[synonym.name]
             if own is not None:
-                # A negative time means "for ever" in any unit.
-                value = own if synonym.factor == 1 else max(own * synonym.factor, -1)
+                value = own if synonym.factor == 1 else own * synonym.factor
                 break
+        if name == "retention.ms":
+            value = max(value, -1)  # any negative time means for ever
         yield name, value
 
 

@@ -118,7 +118,8 @@ def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Entry]:
 
 
 def _told(entry: Entry, with_synonyms: bool, with_doc: bool) -> DescribeConfigsResourceResult:
-    synonyms = entry.layers if with_synonyms and entry.source is not Source.LOGGER else ()
+    is_logger = entry.source is Source.LOGGER
+    synonyms = entry.layers if with_synonyms and not is_logger else ()
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
@@ -127,7 +128,7 @@ def _told(entry: Entry, with_synonyms: bool, with_doc: bool) -> DescribeConfigsR
         is_sensitive=entry.sensitive,
         synonyms=[DescribeConfigsSynonym(name=n, value=v, source=s) for n, v, s in synonyms],
         config_type=entry.type,
-        documentation=entry.doc if with_doc else None,
+        documentation=entry.doc if with_doc or is_logger else None,
     )
 
 
