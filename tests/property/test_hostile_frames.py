@@ -109,7 +109,7 @@ def test_absurd_counts_anywhere_in_a_small_message_allocate_next_to_nothing(
 
 
 def weigh(cls: type[Request], version: int, counts: Iterable[int]) -> None:
-    """Somewhere among `counts` elements requests get too expensive and are refused; up to there it is close."""
+    """Requests of so many elements: the larger ones are refused, and the largest accepted one comes close."""
     for place, request in expensive(Random(version), cls, version):
         for count in counts:
             frame = b"".join(encode(request(count), version))
@@ -123,6 +123,7 @@ def test_no_request_needs_more_than_eight_times_its_size(api: Api) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 def test_no_request_of_any_version_needs_more_than_eight_times_its_size(api: Api) -> None:
     for version in range(api.min_version, api.max_version + 1):
