@@ -20,9 +20,9 @@ from functools import partial
 from random import Random, SystemRandom
 
 from fuzz.hostile import spoil
-from fuzz.random_messages import random_message
+from fuzz.random_messages import declared, random_message
 from ottla.protocol.apis import APIS, Api
-from ottla.protocol.codec import Malformed, decode, encode
+from ottla.protocol.codec import Malformed, decode, decoder, encode, encoder
 from ottla.protocol.frames import (
     UnsupportedVersion,
     parse_request_header,
@@ -107,6 +107,10 @@ def main() -> None:
     outcomes: Counter[str] = Counter()
     frames = rounds = 0
     deadline = time.monotonic() + arguments.seconds
+    for cls, version in declared():
+        # Compiled beforehand, for the memory that takes is not what is watched.
+        decoder(cls, version)
+        encoder(cls, version)
     tracemalloc.start()
     while time.monotonic() < deadline:
         # A round has its own seed, so that one that fails can be run alone.
