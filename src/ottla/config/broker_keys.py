@@ -158,7 +158,7 @@ num.recovery.threads.per.data.dir     INT     2            >=1   cluster-wide hi
     Threads that open and recover logs. Without effect: logs are opened one after the other.
 
 # Producers
-producer.id.expiration.ms             INT     86400000     >=1   cluster-wide low
+producer.id.expiration.ms             INT     86400000     >=1   cluster-wide low unused
     Forget an idempotent producer that has been silent so long.
 producer.id.expiration.check.interval.ms  INT  600000      >=1   low internal
     How often silent producers are looked for.

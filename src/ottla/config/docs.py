@@ -32,10 +32,10 @@ stops the start, and all such values are told at once, each with its reason.
 
 While the broker runs, clients change settings with AlterConfigs and IncrementalAlterConfigs
 (`ottla topic alter`, `kafka-configs.sh`, the admin calls of any Kafka client). A change is in force when the
-answer arrives, on the broker that gave it. For brokers the column *changes* says what is possible: `-` is only
-at start, *broker* is for one broker, *cluster* is for one broker or for all of them. The stronger value counts:
-that of the one broker, then that of all brokers, then what was read at start. Topic keys can always change; a
-topic that has no value takes the one of the broker key named beside it.
+answer arrives, on the broker that gave it. For brokers the column *changes* says what is possible: `-` is
+only at start, *broker* is for one broker, *cluster* is for one broker or for all of them. The stronger value
+counts: that of the one broker, then that of all brokers, then what was read at start. Topic keys can always
+change; a topic that has no value takes the one of the broker key named beside it.
 
 A key marked *not yet* belongs to a part that is not built; it is read, checked and shown.
 """

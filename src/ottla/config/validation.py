@@ -106,4 +106,4 @@ def _parsed(
 def unknown_key(name: str, keys: Mapping[str, ConfigKey], what: str) -> str:
     """ "unknown topic key x; did you mean y?"."""
     like = nearest(name, keys)
-    return f"unknown {what} key {name}" + (f"; did you mean {like}?" if like else "")
+    return f"unknown {what} key {name}" + (f"; did you mean {like}?" if like else ".")

@@ -122,7 +122,7 @@ class BrokerConfig:
             if key is None:
                 unknown[name] = text
                 if not name.startswith("listener.name."):
-                    warnings.append(unknown_key(name, BROKER_KEYS, "broker") + " It is ignored.")
+                    warnings.append(f"{unknown_key(name, BROKER_KEYS, 'broker')} It is ignored.")
                 continue
             settings[name] = text
             try:

@@ -1,0 +1,120 @@
+"""The table as a whole: it holds together, it is quick to make, and its page is up to date."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.config import docs
+from ottla.config.keys import ConfigKey, Mode, show
+from ottla.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS, broker_synonyms, nearest
+from ottla.storage.log_config import LogConfig
+
+ROOT = Path(__file__).parents[3]
+EVERY_KEY = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values()]
+
+
+@pytest.mark.parametrize("key", EVERY_KEY, ids=lambda key: f"{key.scope.value}:{key.name}")
+def test_every_default_is_allowed_and_every_key_is_explained(key: ConfigKey) -> None:
+    if key.default is not None:
+        assert key.parse(show(key.default) or "") == key.default
+    assert key.doc.endswith((".", "."))
+    assert len(key.doc) > 10
+    assert key.section
+
+
+def test_every_key_that_stands_in_for_another_exists_and_has_the_same_type() -> None:
+    for key in [*TOPIC_KEYS.values(), *GROUP_KEYS.values()]:
+        for synonym in key.synonyms:
+            broker = BROKER_KEYS[synonym.name]
+            if synonym.factor == 1:
+                assert broker.type is key.type, key
+                assert (
+                    broker.default in (key.default, None) or broker.name == "log.flush.scheduler.interval.ms"
+                )
+
+
+def test_no_key_holds_an_underscore_so_that_environment_names_are_plain() -> None:
+    assert not [key for key in BROKER_KEYS if "_" in key or "-" in key or key != key.lower()]
+
+
+def test_the_sizes_of_the_tables_are_those_of_kafka_and_our_own() -> None:
+    listed = [key for key in BROKER_KEYS.values() if not key.internal]
+    assert len(listed) == 340 + 2
+    assert len([key for key in TOPIC_KEYS.values() if not key.internal]) == 33
+    assert len(GROUP_KEYS) == 17
+
+
+def test_keys_of_one_meaning_are_families_with_the_strongest_first() -> None:
+    retention = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+    for name in retention:
+        assert broker_synonyms(name) == retention
+    assert broker_synonyms("log.flush.interval.ms") == (
+        "log.flush.interval.ms",
+        "log.flush.scheduler.interval.ms",
+    )
+    assert broker_synonyms("log.flush.scheduler.interval.ms") == ("log.flush.scheduler.interval.ms",)
+    assert broker_synonyms("node.id") == ("node.id",)
+
+
+def test_topic_keys_can_always_change() -> None:
+    assert all(key.mode is Mode.CLUSTER_WIDE for key in TOPIC_KEYS.values())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("log.retention.hour", "log.retention.hours"), ("nod.id", "node.id"), ("zookeeper.connect", None)],
+)
+def test_a_misspelt_key_finds_its_nearest(wrong: str, right: str | None) -> None:
+    assert nearest(wrong, BROKER_KEYS) == right
+
+
+def test_the_page_on_configuration_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert page == docs.configuration_page(), "run: python -m ottla.config.docs > docs/configuration.md"
+
+
+def test_the_table_is_made_in_a_few_milliseconds() -> None:
+    """What a start pays for it, by the fastest of some tries, modules of the standard library not counted."""
+    code = (
+        "import enum, functools, re, typing, time, logging, pathlib; began = time.perf_counter();"
+        "from ottla.config.values import BrokerConfig; BrokerConfig.load();"
+        "print(time.perf_counter() - began)"
+    )
+    tries = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    # Ten times what it takes on a quiet machine with compiled modules: for machines that are neither.
+    assert min(tries) < 0.05, tries
+
+
+# Keys that the code reads without spelling them out in one place.
+READ_BY_OTHER_MEANS = {"listeners", "advertised.listeners", "log.dir", "log.dirs", "broker.id"} | {
+    "listener.security.protocol.map",
+}
+
+
+def _names_in_the_source() -> set[str]:
+    names: set[str] = set()
+    for path in (ROOT / "src" / "ottla").rglob("*.py"):
+        if path.parent.name != "config":
+            names |= set(re.findall(r'"([a-z0-9]+(?:\.[a-z0-9]+)+)"', path.read_text()))
+    return names
+
+
+def test_keys_are_marked_as_used_exactly_if_the_code_reads_them() -> None:
+    """The page tells which keys do something. Whoever begins to use one takes its mark `unused` away."""
+    read = _names_in_the_source() | READ_BY_OTHER_MEANS
+    log = {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)} | {
+        "internal.segment.bytes"
+    }
+    topics = {key.name for key in TOPIC_KEYS.values() if key.name in read | log}
+    brokers = read | {synonym.name for name in topics for synonym in TOPIC_KEYS[name].synonyms}
+    assert {key.name for key in TOPIC_KEYS.values() if key.used} == topics
+    assert {key.name for key in BROKER_KEYS.values() if key.used} == {n for n in brokers if n in BROKER_KEYS}
