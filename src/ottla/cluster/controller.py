@@ -165,6 +165,10 @@ class Controller:
             except RegistryError as error:
                 _log.warning("the controller cannot read the registry: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:  # noqa: BLE001 - a cluster without a controller is worse than one that tries again
+                _log.exception("the controller failed; it resigns and stands again")
+                self._leadership.resign("it failed")
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _renew(self) -> None:
         try:

@@ -165,6 +165,7 @@ class SqliteRegistry:
         self._timeout = session_timeout
         self._session = 0
         self._lost = asyncio.Event()
+        self._renewing = asyncio.Lock()
         self._ticker: asyncio.Task[None] | None = None
         self._changes_seen = -1
         self._alone = False
@@ -190,10 +191,11 @@ class SqliteRegistry:
         self._ticker = asyncio.create_task(self._tick(), name="registry session")
 
     async def renew(self) -> int:
-        if self._lost.is_set():
-            self._lost = asyncio.Event()
-            await self._begin()
-            _log.warning("began a new registry session %d", self._session)
+        async with self._renewing:  # the broker's registration and its controller may both ask
+            if self._lost.is_set():
+                await self._begin()
+                self._lost = asyncio.Event()
+                _log.warning("began a new registry session %d", self._session)
         return self._session
 
     async def close(self) -> None:
@@ -212,10 +214,11 @@ class SqliteRegistry:
         await self._store.close()
 
     async def commit(self, operations: Sequence[Operation]) -> list[Stat | None]:
+        session = self._living_session()
         try:
-            return await self._store.change(self._store.tree.commit, operations, self._living_session())
+            return await self._store.change(self._store.tree.commit, operations, session)
         except SessionLost:
-            self._lose()
+            self._lose(session)
             raise
 
     async def get(self, path: str) -> Node:
@@ -248,39 +251,32 @@ class SqliteRegistry:
 
         Called by the ticker; a test that stops time calls it itself.
         """
-        tree = self._store.tree
+        tree, session = self._store.tree, self._living_session()
         now = self._clock.monotonic()
         self._changes_seen = self._store.changes
         self._last_beat = now
         try:
-            sessions = await self._store.run(self._beat_and_look, tree, self._living_session())
+            others, dead = await self._store.run(_beat_and_look, tree, session)
         except SessionLost:
-            self._lose()
+            self._lose(session)
             raise
-        others = {session: beats for session, beats in sessions.items() if session != self._session}
         self._alone = not others
         seen = self._others
         self._others = {
-            session: seen[session] if session in seen and seen[session][0] == beats else (beats, now)
-            for session, beats in others.items()
+            other: seen[other] if other in seen and seen[other][0] == beats else (beats, now)
+            for other, beats in others.items()
         }
-        for session, (beats, since) in list(self._others.items()):
-            stood_still = now - since > self._timeout
-            if stood_still or await self._store.run(tree.is_dead, session):
-                why = "its process died" if not stood_still else "its lease ran out"
-                if await self._store.change(tree.end_session, session, beats):
-                    _log.warning("ended registry session %d: %s", session, why)
-
-    def _beat_and_look(self, tree: SqliteTree, session: int) -> dict[int, int]:
-        sessions = tree.sessions()
-        if session not in sessions:
-            raise SessionLost(f"session {session} has expired")
-        if len(sessions) > 1:  # alone, nobody watches the counter
-            tree.beat(session)
-        return sessions
+        for other, (beats, since) in list(self._others.items()):
+            if other in dead or now - since > self._timeout:
+                why = "its process died" if other in dead else "its lease ran out"
+                if await self._store.change(tree.end_session, other, beats):
+                    _log.warning("ended registry session %d: %s", other, why)
 
     async def _begin(self) -> None:
-        self._session = await self._store.change(self._store.tree.begin_session)
+        tree, former = self._store.tree, self._session
+        self._session = await self._store.change(tree.begin_session)
+        if former:
+            await self._store.run(tree.release_lock, former)
         self._others = {}
         self._alone = False  # not known before the first look
         self._last_beat = float("-inf")
@@ -290,9 +286,9 @@ class SqliteRegistry:
             raise SessionLost(f"session {self._session} has expired")
         return self._session
 
-    def _lose(self) -> None:
-        if not self._lost.is_set():
-            _log.warning("registry session %d is lost", self._session)
+    def _lose(self, session: int) -> None:
+        if session == self._session and not self._lost.is_set():
+            _log.warning("registry session %d is lost", session)
             self._lost.set()
             self._store.dirty_watches()
 
@@ -317,3 +313,13 @@ class SqliteRegistry:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
             self._ticker = None
+
+
+def _beat_and_look(tree: SqliteTree, session: int) -> tuple[dict[int, int], set[int]]:
+    """Beats if there are others to see it; returns their beats, and which of them are surely dead."""
+    others = tree.sessions()
+    if others.pop(session, None) is None:
+        raise SessionLost(f"session {session} has expired")
+    if others:
+        tree.beat(session)
+    return others, {other for other in others if tree.is_dead(other)}
