@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ottla.broker.dispatch import Handler
+from ottla.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from ottla.broker.handlers.api_versions import api_versions
+from ottla.broker.handlers.configs import alter_configs, describe_configs, incremental_alter_configs
 from ottla.broker.handlers.delete_records import delete_records
 from ottla.broker.handlers.describe_producers import describe_producers
 from ottla.broker.handlers.fetch import fetch
@@ -29,8 +31,14 @@ HANDLERS: dict[int, Handler] = {
     21: delete_records,
     22: init_producer_id,
     23: offset_for_leader_epoch,
+    29: describe_acls,
+    30: create_acls,
+    31: delete_acls,
+    32: describe_configs,
+    33: alter_configs,
     35: describe_log_dirs,
     37: create_partitions,
+    44: incremental_alter_configs,
     60: describe_cluster,
     61: describe_producers,
     75: describe_topic_partitions,
