@@ -16,7 +16,7 @@ from fuzz.hostile import ABSURD, expensive, spoil
 from fuzz.random_messages import Message, declared, name_of, random_message
 from ottla.protocol.apis import APIS, Api
 from ottla.protocol.codec import Malformed, decode, decoder, encode
-from ottla.protocol.compiler import MEMORY_ALLOWANCE, MEMORY_FACTOR
+from ottla.protocol.decoders import MEMORY_ALLOWANCE, MEMORY_FACTOR
 from ottla.protocol.frames import UnsupportedVersion, parse_request_header, parse_response
 from ottla.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -60,10 +60,16 @@ def test_a_message_cut_off_at_any_byte_is_malformed(cls: Message, version: int) 
 
 
 @pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
-def test_a_byte_too_many_is_malformed(cls: Message, version: int) -> None:
-    frame = b"".join(encode(random_message(Random(version), cls, version), version))
-    with pytest.raises(Malformed, match="left over"):
-        decode(cls, version, memoryview(frame + b"\0"))
+def test_bytes_behind_a_request_are_passed_over_and_behind_a_response_malformed(
+    cls: Message, version: int
+) -> None:
+    message = random_message(Random(version), cls, version)
+    frame = b"".join(encode(message, version))
+    if issubclass(cls, Request):
+        assert b"".join(encode(decode(cls, version, memoryview(frame + b"\0")), version)) == frame
+    else:
+        with pytest.raises(Malformed, match="left over"):
+            decode(cls, version, memoryview(frame + b"\0"))
 
 
 @pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)

@@ -28,7 +28,7 @@ def test_every_field_has_kafkas_default() -> None:
 def test_fields_are_given_by_keyword_only() -> None:
     assert FetchPartition(partition=3, fetch_offset=7).fetch_offset == 7
     with pytest.raises(TypeError):
-        FetchPartition(3)  # type: ignore[misc]
+        FetchPartition(3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="offset"):
         FetchPartition(offset=7)  # type: ignore[call-arg]
 

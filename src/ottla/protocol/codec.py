@@ -1,6 +1,6 @@
 """Bytes to messages and back: the four functions everybody else calls.
 
-`decode` and `encode` look up the code that `compiler.py` makes for a message and version, which happens once,
+`decode` and `encode` look up the code that is made for a message and version, which happens once,
 on first use, in about a millisecond. Decoding knows one failure, `Malformed`, whatever the bytes are.
 Encoding fails with a ValueError that names the field, and then the fault is in our own code.
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Any, TypeVar, cast
 
-from ottla.protocol.compiler import Decoder, Encoder, Malformed, compile_decoder, compile_encoder
+from ottla.protocol.compiler import MAX_STRING, Malformed
+from ottla.protocol.decoders import Decoder, compile_decoder
+from ottla.protocol.encoders import Encoder, compile_encoder
 from ottla.protocol.schema import Field, Request, Response, Struct
 
 __all__ = ["Malformed", "decode", "decoder", "encode", "encoder"]
@@ -95,8 +97,8 @@ def _explain_value(field: Field, value: Any, version: int, name: str) -> None:
             raise ValueError(f"{name} is not an {field.kind}: {value!r}")
     elif field.kind == "uuid" and len(value) != 16:
         raise ValueError(f"{name} is not 16 bytes long: {value!r}")
-    elif field.kind == "string" and len(value.encode()) > 32767:
-        raise ValueError(f"{name} is longer than 32767 bytes")
+    elif field.kind == "string" and len(value.encode()) > MAX_STRING:
+        raise ValueError(f"{name} is longer than {MAX_STRING} bytes")
     elif field.kind == "struct":
         _explain(value, version, name)
     elif field.kind == "array":
