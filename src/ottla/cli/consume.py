@@ -1,0 +1,186 @@
+"""`ottla consume`: a topic to stdout.
+
+Reads by assignment, without a group: nothing is committed and nobody else is disturbed. Without --follow it
+reads up to the end as it was when the command started, and ends; with --follow it waits for more.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.failure import INTERRUPTED, Failure, usage
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Topic, connect, find_topic
+from ottla.cli.output import leave_quietly, say
+from ottla.cli.output_format import Isolation, OutputFormat
+from ottla.cli.progress import Meter
+
+if TYPE_CHECKING:
+    from ottla.cli.record_format import Render
+    from ottla.client.consume import Consumer
+    from ottla.client.offsets import Span
+    from ottla.client.wire import Wire
+
+
+def consume(
+    topic: Topic,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="WHEN", help="beginning (default), end, a time, or a span back like -1h."
+        ),
+    ] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            "--offset", "-o", metavar="N", help="Start at this offset; -N is the last N of each partition."
+        ),
+    ] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", metavar="N", min=0, help="Read this partition only; repeatable."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after so many records.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for new records until Ctrl-C.")
+    ] = False,
+    form: Annotated[
+        OutputFormat, typer.Option("--format", help="How a record is printed.")
+    ] = OutputFormat.text,
+    key_separator: Annotated[
+        str, typer.Option("--key-separator", "-K", metavar="TEXT", help="Between the columns of a line.")
+    ] = "\\t",
+    keys: Annotated[bool, typer.Option("--keys", "-k", help="Show keys.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Show headers.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Show the time of each record.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Show PARTITION:OFFSET.")] = False,
+    isolation: Annotated[
+        Isolation,
+        typer.Option("--isolation", help="committed hides records of open and aborted transactions."),
+    ] = Isolation.committed,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Print the records of a topic.
+
+    Ends at the end of the topic as it was at the start; --follow waits for more. --json is --format json:
+    one object per line, which `ottla produce --format json` reads back.
+    """
+    from ottla.cli.record_format import Layout, renderer
+    from ottla.client.consume import Consumer, Damaged
+    from ottla.client.offsets import spans
+
+    if start is not None and offset is not None:
+        raise usage("--from and --offset exclude each other")
+    committed = isolation is Isolation.committed
+    layout = Layout(
+        topic=topic,
+        keys=keys,
+        offsets=offsets,
+        timestamps=timestamps,
+        headers=headers,
+        separator=key_separator.replace("\\t", "\t").replace("\\0", "\0"),
+        terminal=sys.stdout.isatty(),
+    )
+    render = renderer(OutputFormat.json if as_json else form, layout)
+    with connect(bootstrap) as wire:
+        known = sorted(p.partition_index for p in find_topic(wire, topic).partitions)
+        chosen = _choose(topic, known, partition)
+        held = spans(wire, topic, chosen, read_committed=committed)
+        begin = _begin(wire, topic, held, start, offset)
+        consumer = Consumer(
+            wire,
+            topic,
+            begin,
+            None if follow else {p: span.end for p, span in held.items()},
+            read_committed=committed,
+            notice=say,
+        )
+        meter = Meter(visible=not quiet and not sys.stdout.isatty())
+        try:
+            _print(consumer, render, count, flush=follow or sys.stdout.isatty(), meter=meter)
+        except BrokenPipeError:
+            leave_quietly()
+        except Damaged as error:
+            meter.clear()
+            raise Failure(str(error), "`ottla log inspect` on the broker's file shows more.") from None
+        except KeyboardInterrupt:
+            meter.clear()
+            _close(meter, quiet)
+            raise typer.Exit(INTERRUPTED) from None
+        meter.clear()
+        _close(meter, quiet)
+
+
+def _print(consumer: Consumer, render: Render, count: int | None, *, flush: bool, meter: Meter) -> None:
+    out = sys.stdout.buffer
+    records = size = 0
+    try:
+        for partition, chunk in consumer.chunks():
+            if count is not None:
+                chunk = chunk[: count - records]
+            records += len(chunk)
+            for record in chunk:
+                line = render(partition, record)
+                size += len(line)
+                out.write(line)
+            if flush:
+                out.flush()
+            meter.update(records, size)
+            if records == count:
+                break
+    finally:
+        meter.records, meter.bytes = records, size
+        out.flush()
+
+
+def _choose(topic: str, known: list[int], wanted: list[int] | None) -> list[int]:
+    for number in wanted or []:
+        if number not in known:
+            have = "0" if len(known) == 1 else f"0 to {known[-1]}"
+            raise Failure(f"topic {topic!r} has no partition {number}, only {have}")
+    return sorted(set(wanted)) if wanted else known
+
+
+def _begin(
+    wire: Wire, topic: str, held: dict[int, Span], start: str | None, offset: int | None
+) -> dict[int, int]:
+    """Where to start in each partition."""
+    from ottla.cli.moments import parse_moment
+    from ottla.client.offsets import EARLIEST, LATEST, list_offsets
+
+    if offset is not None:
+        return {p: _at(topic, p, span, offset, alone=len(held) == 1) for p, span in held.items()}
+    try:
+        moment = parse_moment(start or "beginning", time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise usage(f"--from: {error}") from None
+    if moment == EARLIEST:
+        return {p: span.start for p, span in held.items()}
+    if moment == LATEST:
+        return {p: span.end for p, span in held.items()}
+    found = list_offsets(wire, topic, dict.fromkeys(held, moment))
+    return {p: span.end if found[p] < 0 else found[p] for p, span in held.items()}
+
+
+def _at(topic: str, partition: int, span: Span, offset: int, *, alone: bool) -> int:
+    """The offset asked for, kept inside the partition; outside of the only one read it is an error."""
+    if offset < 0:
+        return max(span.start, span.end + offset)
+    if alone and not span.start <= offset <= span.end:
+        holds = (
+            f"holds {span.start} to {span.end - 1}" if span.end > span.start else f"is empty at {span.end}"
+        )
+        raise Failure(f"offset {offset} is not in partition {partition} of {topic!r}, which {holds}")
+    return min(max(offset, span.start), span.end)
+
+
+def _close(meter: Meter, quiet: bool) -> None:
+    if not quiet and sys.stderr.isatty():
+        say(f"\x1b[2m{meter.final()}\x1b[0m" if meter.records else "\x1b[2mno records\x1b[0m")

@@ -1,0 +1,96 @@
+"""What many commands take: the broker's address, JSON, topic names that complete with the Tab key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.failure import Failure, usage
+
+if TYPE_CHECKING:
+    from ottla.client.wire import Wire
+    from ottla.protocol.messages.metadata import MetadataResponseTopic
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Topic names for the shell; nothing when no broker answers at once."""
+    from ottla.client.wire import BrokerUnreachable, Wire
+
+    try:
+        with Wire(
+            ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, connect_timeout=0.5, request_timeout=0.5
+        ) as wire:
+            topics = wire.metadata().topics
+    except (BrokerUnreachable, ValueError):
+        return []
+    return sorted(t.name for t in topics if t.name and t.name.startswith(incomplete) and not t.is_internal)
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="OTTLA_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Address of a broker; several with commas.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)
+]
+Topics = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC", help="Names of the topics.", autocompletion=complete_topic),
+]
+
+
+def connect(bootstrap: str) -> Wire:
+    """A client of the broker at `bootstrap`; it connects on first use."""
+    from ottla.client.wire import Wire
+
+    try:
+        return Wire(bootstrap)
+    except ValueError as error:
+        raise usage(f"--bootstrap: {error}") from None
+
+
+def find_topic(wire: Wire, name: str) -> MetadataResponseTopic:
+    """The topic called `name`; a failure that names the nearest one when there is none."""
+    from ottla.protocol.errors import ApiError, ErrorCode
+
+    try:
+        return wire.topic(name)
+    except ApiError as error:
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        raise no_such_topic(wire, name) from None
+
+
+def no_such_topic(wire: Wire, name: str) -> Failure:
+    from difflib import get_close_matches
+
+    names = [t.name for t in wire.metadata().topics if t.name and not t.is_internal]
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        advice = f"Did you mean {near[0]!r}?"
+    elif names:
+        advice = "`ottla topic list` shows the topics there are."
+    else:
+        advice = f"There are no topics yet. `ottla topic create {name}` makes this one."
+    return Failure(f"there is no topic {name!r}", advice)
+
+
+def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
+    """`key=value` options as a dict; a usage failure for one that has no `=`."""
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise usage(f"{option} {pair!r}: KEY=VALUE is wanted")
+        found[key.strip()] = value.strip()
+    return found

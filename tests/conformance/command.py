@@ -1,0 +1,127 @@
+"""The real `ottla` command in a process of its own, through pipes or at a pseudo-terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+OTTLA = Path(sys.executable).with_name("ottla")
+LIMIT = 60.0
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class Command:
+    """Runs `ottla` against one broker."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.environment = {**os.environ, "OTTLA_BOOTSTRAP": bootstrap, "TZ": "UTC"}
+        self.environment.pop("OTTLA_DATA", None)
+
+    def __call__(self, *arguments: str, input: str | bytes = b"", **environment: str) -> Result:
+        data = input.encode() if isinstance(input, str) else input
+        done = subprocess.run(
+            [OTTLA, *arguments],
+            input=data,
+            capture_output=True,
+            env=self.environment | environment,
+            timeout=LIMIT,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
+
+    def ok(self, *arguments: str, input: str | bytes = b"") -> Result:
+        result = self(*arguments, input=input)
+        assert result.code == 0, result
+        return result
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        """In the background; the test ends it."""
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        return subprocess.Popen([OTTLA, *arguments], env=self.environment, **options)
+
+    def at_terminal(self, *arguments: str, columns: int = 100) -> Terminal:
+        return Terminal([str(OTTLA), *arguments], self.environment | {"TERM": "xterm-256color"}, columns)
+
+
+class Terminal:
+    """A command whose stdin, stdout and stderr are a terminal. Use in a `with`; it is killed at the end."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], columns: int) -> None:
+        self.screen = b""
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
+        )
+        os.close(slave)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(LIMIT)
+        os.close(self._master)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def interrupt(self) -> None:
+        self.type("\x03")
+
+    def wait_for(self, text: str) -> None:
+        """Until `text` was on the screen."""
+        self._read_until(lambda: text.encode() in self.screen, f"{text!r} on the screen")
+
+    def finish(self) -> tuple[int, str]:
+        """Exit code and all that was written, line ends as in a file."""
+        self._read_until(lambda: False, "")
+        return self.process.wait(LIMIT), self.screen.decode().replace("\r\n", "\n")
+
+    def _read_until(self, done: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + LIMIT
+        while not done():
+            ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
+            if not ready:
+                raise AssertionError(f"no {what or 'end'} within {LIMIT:g} s: {self.screen!r}")
+            try:
+                data = os.read(self._master, 65_536)
+            except OSError:  # how Linux says that nobody has the terminal open any more
+                data = b""
+            if not data:
+                assert not what, f"ended without {what}: {self.screen!r}"
+                return
+            self.screen += data
