@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.cluster.image import BrokerNode, ClusterImage, PartitionState, TopicImage
@@ -143,8 +143,7 @@ def _plan_topic(
         replicas = _manual_assignment(request, image)
     else:
         replicas = _automatic_assignment(request, image, defaults, rng)
-    partitions = tuple(new_partition(placed, image) for placed in replicas)
-    return TopicPlan(TopicImage(name, random_id(rng), partitions), configs)
+    return TopicPlan(TopicImage(name, random_id(rng), tuple(_first_states(replicas))), configs)
 
 
 def _manual_assignment(request: NewTopic, image: ClusterImage) -> list[tuple[int, ...]]:
@@ -233,9 +232,16 @@ def _place(
     )
 
 
-def new_partition(replicas: tuple[int, ...], image: ClusterImage) -> PartitionState:
-    """A partition's first state: every replica is empty, hence in sync, and the first leads."""
-    return PartitionState(replicas=replicas, isr=replicas, leader=replicas[0])
+def _first_states(placed: Iterable[tuple[int, ...]]) -> Iterator[PartitionState]:
+    """How partitions begin: every replica is empty, hence in sync, and the first leads.
+
+    Partitions on the same brokers share one state: it never changes, and there may be thousands.
+    """
+    states: dict[tuple[int, ...], PartitionState] = {}
+    for replicas in placed:
+        if replicas not in states:
+            states[replicas] = PartitionState(replicas=replicas, isr=replicas, leader=replicas[0])
+        yield states[replicas]
 
 
 def plan_more_partitions(
@@ -272,7 +278,7 @@ def plan_more_partitions(
         for assigned in request.assignments:
             _check_assignment(assigned, image.brokers, factor)
         replicas = [tuple(assigned) for assigned in request.assignments]
-    return {have + index: new_partition(placed, image) for index, placed in enumerate(replicas)}
+    return dict(enumerate(_first_states(replicas), have))
 
 
 def _too_many(defaults: TopicDefaults) -> ApiError:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import ottla.testing
+from ottla.broker.handlers.metadata import _topic as described_topic
 from ottla.client.wire import Wire
+from ottla.cluster.image import BrokerNode, ClusterImage, PartitionState, TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_topic_partitions import (
@@ -141,6 +143,28 @@ def test_ids_before_version_12_are_refused(wire: Wire, version: int) -> None:
 def test_a_topic_without_name_and_id_is_refused(wire: Wire) -> None:
     response = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name=None)]), version=13)
     assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_partitions_tell_who_is_away() -> None:
+    led, orphaned = PartitionState((1, 2), (1, 2), 1, 5), PartitionState((2, 1), (2,), 2, 6)
+    topic = TopicImage("t", b"i" * 16, (led, orphaned))
+    image = ClusterImage.of(
+        version=1,
+        cluster_id="c",
+        controller_id=1,
+        brokers={1: BrokerNode(1, "host", 9092)},
+        topics={"t": topic},
+        configs={},
+    )
+    first, second = described_topic(topic, image, 13).partitions
+    assert (first.error_code, first.leader_id, first.leader_epoch) == (0, 1, 5)
+    assert (first.replica_nodes, first.isr_nodes, first.offline_replicas) == ([1, 2], [1, 2], [2])
+    assert (second.error_code, second.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert (second.replica_nodes, second.isr_nodes, second.leader_epoch) == ([2, 1], [2], 6)
+    # Version 0 has no word for offline: such replicas are left out and the error says so.
+    first, second = described_topic(topic, image, 0).partitions
+    assert (first.error_code, first.replica_nodes) == (ErrorCode.REPLICA_NOT_AVAILABLE, [1])
+    assert (second.error_code, second.isr_nodes) == (ErrorCode.LEADER_NOT_AVAILABLE, [])
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])

@@ -58,8 +58,14 @@ TOPIC_OPERATIONS = _bits(3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
 NOT_ASKED = -(1 << 31)
 
+ALL_FIELDS = 13
+"""The newest version of Metadata, as which DescribeTopicPartitions looks at partitions."""
+
 BROKER_ENDPOINT = 1
 CONTROLLER_ENDPOINT = 2
+
+
+_View = tuple[int, int, list[int], list[int], list[int]]
 
 
 def metadata(
@@ -183,14 +189,13 @@ def _refused(topics: Sequence[MetadataRequestTopic]) -> MetadataResponse:
 
 def _topic(topic: TopicImage, image: ClusterImage, version: int) -> MetadataResponseTopic:
     partitions = []
+    # Partitions in the same state share the object, and all but a few are: look at each state once.
+    views: dict[int, _View] = {}
     for index, state in enumerate(topic.partitions):
-        error, leader, offline = _availability(state, image)
-        replicas, isr = list(state.replicas), list(state.isr)
-        if version == 0 and offline:
-            # There is no field for offline replicas yet: they are left out, and the error says so.
-            replicas = [replica for replica in replicas if replica in image.brokers]
-            isr = [replica for replica in isr if replica in image.brokers]
-            error = error or ErrorCode.REPLICA_NOT_AVAILABLE
+        view = views.get(id(state))
+        if view is None:
+            view = views[id(state)] = _view(state, image, version)
+        error, leader, replicas, isr, offline = view
         partitions.append(
             MetadataResponsePartition(
                 error_code=error,
@@ -207,13 +212,19 @@ def _topic(topic: TopicImage, image: ClusterImage, version: int) -> MetadataResp
     )
 
 
-def _availability(state: PartitionState, image: ClusterImage) -> tuple[int, int, list[int]]:
-    """Error, leader and offline replicas of a partition, by who is there."""
-    brokers = image.brokers
-    offline = [replica for replica in state.replicas if replica not in brokers]
-    if state.leader in brokers:
-        return 0, state.leader, offline
-    return ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline
+def _view(state: PartitionState, image: ClusterImage, version: int) -> _View:
+    """Error, leader, replicas, ISR and offline replicas of a partition, by which brokers are there."""
+    brokers, error, leader = image.brokers, 0, state.leader
+    replicas, isr = list(state.replicas), list(state.isr)
+    offline = [replica for replica in replicas if replica not in brokers]
+    if leader not in brokers:
+        error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+    if version == 0 and offline:
+        # There is no field for offline replicas yet: they are left out, and the error says so.
+        replicas = [replica for replica in replicas if replica in brokers]
+        isr = [replica for replica in isr if replica in brokers]
+        error = error or ErrorCode.REPLICA_NOT_AVAILABLE
+    return error, leader, replicas, isr, offline
 
 
 def describe_cluster(
@@ -300,15 +311,15 @@ def _described(
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index, state in enumerate(topic.partitions[first:end], first):
-        error, leader, offline = _availability(state, image)
+        error, leader, replicas, isr, offline = _view(state, image, ALL_FIELDS)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=error,
                 partition_index=index,
                 leader_id=leader,
                 leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.isr),
+                replica_nodes=replicas,
+                isr_nodes=isr,
                 # Null is allowed here, but the Java client does not expect it.
                 eligible_leader_replicas=[],
                 last_known_elr=[],
