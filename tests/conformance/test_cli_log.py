@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,28 @@ import pytest
 
 import ottla.testing
 from conformance.command import Command
+from ottla.client.produce import Producer
+from ottla.client.wire import Wire
+from ottla.protocol.compression import Codec
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with one batch per codec and an index, as a broker leaves it."""
+    folder = tmp_path_factory.mktemp("data")
+    with ottla.testing.broker(data=folder) as broker, Wire(broker.bootstrap_servers) as wire:
+        broker.create_topic("t", config={"index.interval.bytes": 1})
+        for codec in Codec:
+            with Producer(wire, "t", codec=codec) as producer:
+                for number in (1, 2):
+                    producer.add(b"k", f"{codec.label} {number}".encode(), [("h", b"1")])
+    return folder
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Path:
-    """A partition's folder with one batch per codec and an index, as a broker leaves it."""
-    with ottla.testing.broker(data=tmp_path) as broker:
-        command = Command(broker.bootstrap_servers)
-        command.ok("topic", "create", "t", "--config", "index.interval.bytes=1")
-        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-            command.ok(
-                "produce", "t", "-z", codec, "--key", "k", "--header", "h=1", input=f"{codec} 1\n{codec} 2\n"
-            )
-    return tmp_path / "t-0"
+def written(data: Path, tmp_path: Path) -> Path:
+    """The partition's folder, in a copy that a test may damage."""
+    return shutil.copytree(data, tmp_path / "data") / "t-0"
 
 
 @pytest.fixture
