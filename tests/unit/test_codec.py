@@ -102,6 +102,13 @@ def test_a_message_can_be_decoded_from_the_middle_of_a_frame() -> None:
     assert decode(ApiVersionsRequest, 3, frame, 6).client_software_name == "n"
 
 
+def test_what_librdkafka_asks_for_all_topics_is_read_though_it_is_three_bytes_too_long() -> None:
+    frame = bytes.fromhex("00000000010000")
+    assert decode(MetadataRequest, 13, memoryview(frame)) == MetadataRequest(
+        topics=None, allow_auto_topic_creation=False
+    )
+
+
 # Tagged fields
 
 

@@ -1,8 +1,8 @@
 """Bytes to messages and back: the four functions everybody else calls.
 
-`decode` and `encode` look up the code that is made for a message and version, which happens once,
-on first use, in about a millisecond. Decoding knows one failure, `Malformed`, whatever the bytes are.
-Encoding fails with a ValueError that names the field, and then the fault is in our own code.
+`decode` and `encode` look up the code that is made for a message and version, which happens once, on first
+use, in about a millisecond. Decoding knows one failure, `Malformed`, whatever the bytes are. Encoding fails
+with a ValueError that names the field, and then the fault is in our own code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def encoder(cls: type[Request | Response], version: int) -> Encoder:
 
 
 def decode(cls: type[_M], version: int, view: memoryview, position: int = 0) -> _M:
-    """The message that stands in `view` from `position` to its end; Malformed if anything else does."""
+    """The message that stands in `view` from `position` on; Malformed if anything else does.
+
+    A response must end where `view` ends. Bytes behind a request are passed over, as Kafka does.
+    """
     return cast(_M, decoder(cls, version)(view, position))
 
 

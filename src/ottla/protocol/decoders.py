@@ -47,7 +47,7 @@ _VIEW = 216  # a memoryview
 
 
 def compile_decoder(cls: type[Struct], version: int) -> Decoder:
-    """The function (view, position) -> object that reads `cls` at `version`, to the last byte."""
+    """The function (view, position) -> object that reads `cls` at `version`."""
     return _Decoder(cls, version).compile()
 
 
