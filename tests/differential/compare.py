@@ -84,15 +84,14 @@ def _pairs(theirs: Named, ours: Named) -> Iterable[tuple[tuple[str, Any], tuple[
 def explained_by(scenario: Scenario, finding: Finding) -> Difference | None:
     """The listed difference that this finding is an instance of."""
     for difference in DIFFERENCES:
-        if scenario.name in difference.scenarios and difference.covers(
-            finding.version, finding.answer, finding.path
-        ):
+        if difference.covers(scenario.name, finding.answer, finding.path, finding.theirs, finding.ours):
             return difference
     return None
 
 
 def listed_for(scenario: Scenario) -> list[Difference]:
-    return [difference for difference in DIFFERENCES if scenario.name in difference.scenarios]
+    """The differences that a run of this scenario must show."""
+    return [difference for difference in DIFFERENCES if difference.must_occur_in(scenario.name)]
 
 
 def report(scenario: Scenario, findings: Iterable[Finding]) -> str:

@@ -25,14 +25,6 @@ def _delete_before(peer: Peer, topic: str, offset: int) -> None:
     peer.call(DeleteRecordsRequest(topics=topics, timeout_ms=10_000), 2)
 
 
-def _offsets(answer: Any) -> Any:
-    """An answer with its batches shortened to their offsets, for scenarios about how much is sent."""
-    for topic in answer.responses:
-        for partition in topic.partitions:
-            if partition.records is not None:
-                yield topic.topic, partition.partition_index, len(partition.records)
-
-
 @scenario(FetchRequest)
 def from_every_offset(peer: Peer, version: int) -> Answers:
     topic = peer.topic("t")
@@ -108,8 +100,9 @@ def a_record_ends_the_wait(peer: Peer, version: int) -> Answers:
         began = time.monotonic()
         waiting.send(peer.fetch_request({topic: {0: 0}}, max_wait_ms=20_000), version)
         peer.fill(topic, 1)
-        answer = waiting.receive(FetchRequest.api_key, version)
-        yield "answer", answer
+        _, answer = waiting.receive(FetchRequest.api_key, version)
+        # Kafka may answer before it has moved the high watermark, so only the records are compared.
+        yield "answer", [partition.records for topic in answer.responses for partition in topic.partitions]
         yield "at once", time.monotonic() - began < 10
 
 

@@ -31,6 +31,7 @@ def delete_records(
                 name=topic.name, partitions=[_delete(broker, topic.name, p) for p in topic.partitions]
             )
             for topic in request.topics
+            if topic.partitions
         ]
     )
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _READ_COMMITTED = 1
 _BY_ID = 13
+_NAMES_THE_LEADER = 16
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """A client that gets one of these learns in the same answer who leads now (KIP-951)."""
@@ -96,6 +97,7 @@ class _Fetch:
         "_incremental",
         "_max_bytes",
         "_min_bytes",
+        "_names_the_leader",
         "_replica_id",
         "_results",
         "_session",
@@ -114,6 +116,7 @@ class _Fetch:
     ) -> None:
         self._broker = broker
         self._by_id = context.version >= _BY_ID
+        self._names_the_leader = context.version >= _NAMES_THE_LEADER
         self._committed_only = request.isolation_level == _READ_COMMITTED
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
@@ -156,6 +159,7 @@ class _Fetch:
                         last_stable_offset=partition.last_stable_offset,
                         log_start_offset=partition.log.log_start_offset,
                         diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end),
+                        aborted_transactions=[] if self._committed_only else None,
                         records=b"",
                     )
             records, high_watermark, stable, start = partition.read(
@@ -182,7 +186,7 @@ class _Fetch:
             aborted_transactions=[] if error.code in _UNKNOWN else None,
             records=b"",
         )
-        if error.code in _MOVED:
+        if self._names_the_leader and error.code in _MOVED:
             name = self._broker.topic_name(want.topic) if isinstance(want.topic, bytes) else want.topic
             state = self._broker.image.partition(name, want.partition) if name else None
             if state is not None:

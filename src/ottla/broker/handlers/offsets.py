@@ -53,32 +53,33 @@ _READ_COMMITTED = 1
 
 def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
     asked = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
-    topics = []
+    answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
     for topic in request.topics:
-        partitions = []
         for wanted in topic.partitions:
+            partitions = answers.setdefault(topic.name, {})
             try:
                 if asked[topic.name, wanted.partition_index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 offset, timestamp, epoch = _find(
                     broker, topic.name, wanted, request.isolation_level == _READ_COMMITTED, context.version
                 )
-                partitions.append(
-                    ListOffsetsPartitionResponse(
-                        partition_index=wanted.partition_index,
-                        offset=offset,
-                        timestamp=timestamp,
-                        leader_epoch=epoch,
-                    )
+                answer = ListOffsetsPartitionResponse(
+                    partition_index=wanted.partition_index,
+                    offset=offset,
+                    timestamp=timestamp,
+                    leader_epoch=epoch,
                 )
             except ApiError as error:
-                partitions.append(
-                    ListOffsetsPartitionResponse(
-                        partition_index=wanted.partition_index, error_code=error.code
-                    )
+                answer = ListOffsetsPartitionResponse(
+                    partition_index=wanted.partition_index, error_code=error.code
                 )
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
-    return ListOffsetsResponse(topics=topics)
+            partitions[wanted.partition_index] = answer
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(name=name, partitions=list(partitions.values()))
+            for name, partitions in answers.items()
+        ]
+    )
 
 
 def _find(

@@ -3,18 +3,26 @@
 acks=0 gets no answer at all; where something is wrong the connection is closed, which is all the protocol
 offers to tell it. acks=1 is answered when the leader has the records, acks=-1 when every in-sync replica has
 them, which is when the high watermark has passed them. Version 13 names topics by id.
+
+A request brings exactly one batch for a partition. What the request itself may not contain is refused here,
+with no log start in the answer; what the log does not take is refused by the log, and then the answer says
+where it starts, by which a producer knows whether its earlier batches were deleted meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.pending import Pending
+from ottla.protocol.batches import COMPRESSION_MASK, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL
+from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -22,6 +30,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from ottla.replication.partition import Partition
+from ottla.storage.validation import InvalidRecordsError
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -29,6 +38,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ottla.produce")
 
 _ALL = -1
+_ZSTD_SINCE = 7
+_LENGTH = Struct(">i")  # at byte 8
+_LENGTH_POSITION = 8
+_MAGIC_AND_ATTRIBUTES = Struct(">bIh")  # at byte 16, with the CRC between them
+_MAGIC_POSITION = 16
+_WITHOUT_LOG_START = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
 _Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
 
 
@@ -39,13 +59,16 @@ def produce(
     waiting: list[_Unacknowledged] = []
     topics = []
     for topic in request.topic_data:
+        if not topic.partition_data:
+            continue
         name = topic.name if context.version < 13 else broker.topic_name(topic.topic_id)
         topics.append(
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    _append(broker, name, data, acks, waiting) for data in topic.partition_data
+                    _append(broker, name, data, request, context.version, waiting)
+                    for data in topic.partition_data
                 ],
             )
         )
@@ -60,21 +83,28 @@ def produce(
 
 
 def _append(
-    broker: Broker, topic: str | None, data: PartitionProduceData, acks: int, waiting: list[_Unacknowledged]
+    broker: Broker,
+    topic: str | None,
+    data: PartitionProduceData,
+    request: ProduceRequest,
+    version: int,
+    waiting: list[_Unacknowledged],
 ) -> PartitionProduceResponse:
+    acks = request.acks
+    log_start = -1
     try:
         if not -1 <= acks <= 1:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        if data.records is None:
-            raise ApiError(ErrorCode.INVALID_RECORD, "the records are null")
         partition = broker.replicas.leader(topic, data.index)
         if acks == _ALL:
             partition.check_in_sync()
-        info = partition.append(data.records)
+        records = _one_batch(data.records, request.transactional_id, version)
+        log_start = partition.log.log_start_offset
+        info = partition.append(records)
     except ApiError as error:
-        return _refusal(data.index, error)
+        return _refusal(data.index, error, log_start)
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=info.first_offset,
@@ -85,13 +115,59 @@ def _append(
     return answer
 
 
-def _refusal(index: int, error: ApiError) -> PartitionProduceResponse:
+def _one_batch(records: memoryview | None, transactional_id: str | None, version: int) -> memoryview:
+    """The records, if they are what a request of this version may bring: one batch, and a good one."""
+    size = 0 if records is None else len(records)
+    if records is None or size < HEADER_SIZE:
+        raise ApiError(ErrorCode.INVALID_RECORD, "the records hold no whole batch")
+    end = _LENGTH.unpack_from(records, _LENGTH_POSITION)[0] + LENGTH_OVERHEAD
+    if end > size:
+        raise ApiError(ErrorCode.INVALID_RECORD, "the records hold no whole batch")
+    magic, _, attributes = _MAGIC_AND_ATTRIBUTES.unpack_from(records, _MAGIC_POSITION)
+    if magic != MAGIC:
+        known = magic in (0, 1)
+        raise ApiError(
+            ErrorCode.INVALID_RECORD if known else ErrorCode.CORRUPT_MESSAGE,
+            f"record format {magic} is not supported, only {MAGIC} is",
+        )
+    if attributes & COMPRESSION_MASK == Codec.ZSTD and version < _ZSTD_SINCE:
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs version {_ZSTD_SINCE} of Produce")
+    if attributes & TRANSACTIONAL:
+        if transactional_id is None:
+            raise ApiError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a transactional batch in a request without a transactional id",
+            )
+        raise ApiError(ErrorCode.INVALID_TXN_STATE, f"{transactional_id} has no transaction here")
+    if end != size and _another_batch(records, end):
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, "a produce request brings one batch for a partition, not more"
+        )
+    return records
+
+
+def _another_batch(records: memoryview, position: int) -> bool:
+    """Whether a whole batch follows; bytes that are cut off are left out by the log."""
+    left = len(records) - position
+    if position < HEADER_SIZE or left <= LENGTH_OVERHEAD:
+        return False
+    return bool(_LENGTH.unpack_from(records, position + _LENGTH_POSITION)[0] + LENGTH_OVERHEAD <= left)
+
+
+def _refusal(index: int, error: ApiError, log_start: int) -> PartitionProduceResponse:
+    refused = error.record_errors if isinstance(error, InvalidRecordsError) else ()
     return PartitionProduceResponse(
         index=index,
         error_code=error.code,
         base_offset=-1,
         log_append_time_ms=-1,
-        log_start_offset=-1,
+        log_start_offset=-1 if error.code in _WITHOUT_LOG_START else log_start,
+        record_errors=[
+            BatchIndexAndErrorMessage(
+                batch_index=record.batch_index, batch_index_error_message=record.message
+            )
+            for record in refused
+        ],
         error_message=error.message,
     )
 
