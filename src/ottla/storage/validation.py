@@ -39,6 +39,7 @@ from ottla.protocol.records import CompressionError, InvalidRecords, decode_batc
 from ottla.storage.log_config import LogConfig
 
 _MAX_CODEC = 4
+_NO_EPOCH = -1
 _CRC_AND_ATTRIBUTES = Struct(">Ih")  # at byte 17
 _CRC_POSITION = 17
 _MAX_TIMESTAMP = Struct(">q")  # at byte 35
@@ -154,7 +155,11 @@ def _check_header(header: BatchHeader, size: int, config: LogConfig, partition: 
             f"{partition}: a batch of {size} bytes exceeds max.message.bytes={config.max_message_bytes}",
         )
     base_offset, attributes, last_delta = header[0], header[5], header[6]
-    producer_id, sequence, count = header[9], header[11], header[12]
+    producer_id, epoch, sequence, count = header[9], header[10], header[11], header[12]
+    if producer_id >= 0 and epoch < _NO_EPOCH:
+        raise ApiError(
+            ErrorCode.INVALID_PRODUCER_EPOCH, f"{partition}: producer {producer_id} sent epoch {epoch}"
+        )
     if base_offset != 0:
         problem = f"the base offset of a produced batch must be 0, not {base_offset}"
     elif last_delta < 0:
@@ -191,7 +196,7 @@ def _open(batch: memoryview, config: LogConfig, partition: str) -> list[tuple[in
     try:
         records = decode_batch(batch, max_size=config.max_decompressed_message_bytes)
     except (InvalidRecords, CompressionError) as problem:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{partition}: {problem}") from problem
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{partition}: {problem}") from problem
     return [(record.timestamp, record.key) for record in records]
 
 
@@ -242,7 +247,7 @@ def _recompressed(
                     batch, codec, config.level_for(codec), max_size=config.max_decompressed_message_bytes
                 )
             except (InvalidRecords, CompressionError) as problem:
-                raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{partition}: {problem}") from problem
+                raise ApiError(ErrorCode.INVALID_RECORD, f"{partition}: {problem}") from problem
             batch = memoryview(new)
             if len(batch) > config.max_message_bytes:
                 raise ApiError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
+from ottla.cluster.topic_rules import check_name
 from ottla.protocol.errors import ApiError
 from ottla.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -34,6 +35,7 @@ def describe_producers(
 
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
+        check_name(topic)
         partition = broker.replicas.leader(topic, index)
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)

@@ -253,4 +253,4 @@ class _Fetch:
                     else FetchableTopicResponse(topic=last, partitions=[])
                 )
             topics[-1].partitions.append(data)
-        return FetchResponse(session_id=session.id if session else NO_SESSION, responses=topics)
+        return FetchResponse(session_id=NO_SESSION if session is None else session.id, responses=topics)
