@@ -7,6 +7,7 @@ data, which is printed when a start fails.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -90,6 +91,13 @@ class BrokerProcess:
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("no RssAnon")
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time since its start: what a start costs, however busy the machine is."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def open_files(self) -> int:

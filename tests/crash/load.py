@@ -24,6 +24,11 @@ PATIENCE = 60.0
 QUEUE = 150
 
 
+def numbered(number: int) -> bytes:
+    """A value that int() reads, long enough for segments to roll during a test."""
+    return b"%-150d" % number
+
+
 class IdempotentLoad(threading.Thread):
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(name="idempotent-load")
@@ -67,7 +72,7 @@ class IdempotentLoad(threading.Thread):
                 partition = sum(self.sent) % len(self.sent)
                 self._producer.produce(
                     self.topic,
-                    b"%d" % self.sent[partition],
+                    numbered(self.sent[partition]),
                     partition=partition,
                     on_delivery=self._delivered,
                 )
@@ -112,7 +117,7 @@ class PlainLoad(threading.Thread):
                 with RawClient(self.bootstrap, timeout=10) as client:
                     while not self._ending.is_set():
                         number += 1
-                        answer = client.produce(self.topic, b"%d" % number, partition=self.partition)
+                        answer = client.produce(self.topic, numbered(number), partition=self.partition)
                         if answer.error_code:
                             self.refused.append(f"error {answer.error_code}: {answer.error_message}")
                         else:

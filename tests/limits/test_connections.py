@@ -152,7 +152,11 @@ def test_frames_that_come_byte_by_byte_hold_up_nobody(stack: ExitStack) -> None:
 
 
 def test_memory_held_by_a_client_that_stalls_comes_back_to_those_who_wait() -> None:
-    settings = {"queued.max.request.bytes": 1_000_000, "connections.max.idle.ms": 1500}
+    settings = {
+        "socket.request.max.bytes": 1_000_000,
+        "queued.max.request.bytes": 1_000_000,
+        "connections.max.idle.ms": 1500,
+    }
     with ottla.testing.broker(topics=["t"], settings=settings) as broker:
         with RawClient(broker.bootstrap_servers) as stalled, RawClient(broker.bootstrap_servers) as producer:
             stalled.socket.sendall((900_000).to_bytes(4, "big") + b"\0" * 1000)

@@ -8,22 +8,41 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 import ottla.testing
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.records import decode_batch
+from ottla.storage.files import Disk, RealDisk
+from ottla.testing.disk import FaultyDisk
 from raw_client import RawClient
 
 MB = 1 << 20
+HEALED_WITHIN = 20.0
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+@dataclass
+class SmallDisk:
+    """Where a broker keeps its log, how to run it there, and how to make room."""
+
+    data: Path
+    disk: Disk | None
+    make_room: Callable[[], None]
+
+
+@pytest.fixture(params=["a small file system", "a disk that says so"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
+    if request.param == "a disk that says so":
+        disk = FaultyDisk(RealDisk())
+        disk.room = 12 * MB
+        yield SmallDisk(tmp_path, disk, disk.heal)
+        return
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system")
     folder = tmp_path / "small"
@@ -32,30 +51,30 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"this machine does not let root mount: {mounted.stderr.strip()}")
+    ballast = folder / "ballast"
+    ballast.write_bytes(b"\0" * 4 * MB)
     try:
-        yield folder
+        yield SmallDisk(folder / "data", None, ballast.unlink)
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # Lazily, so that nothing stays mounted even if a broker that failed to stop holds a file.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def values(records: bytes) -> list[bytes]:
-    """The values of all whole batches in fetched bytes."""
+    """The values of all whole batches in fetched bytes; the last one may be cut off, as in Kafka."""
     found, view = [], memoryview(records)
-    while view:
-        size = 12 + int.from_bytes(view[8:12], "big")
+    while len(view) > 12 and len(view) >= (size := 12 + int.from_bytes(view[8:12], "big")):
         found += [bytes(r.value or b"") for r in decode_batch(view[:size], max_size=MB)]
         view = view[size:]
     return found
 
 
-def fill(client: RawClient, topic: str) -> tuple[int, Any]:
-    """Writes until the broker refuses; returns how many records it took and the refusal."""
-    for count in range(100_000):
-        answer = client.produce(topic, b"%06d" % count + b"x" * 50_000)
-        if answer.error_code:
-            return count, answer
+def fill(client: RawClient, topic: str, count: int = 0) -> tuple[int, Any]:
+    """Writes from number `count` on until the broker refuses; returns the first it refused, and why."""
+    while not (answer := client.produce(topic, b"%06d" % count + b"x" * 50_000)).error_code:
         assert answer.base_offset == count
-    raise AssertionError("the disk was never full")
+        count += 1
+    return count, answer
 
 
 def read(client: RawClient, topic: str, count: int) -> list[int]:
@@ -70,26 +89,70 @@ def read(client: RawClient, topic: str, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("segment_bytes", [1 * MB, 100 * MB])
-def test_a_full_disk_refuses_writes_keeps_reads_and_heals(small_disk: Path, segment_bytes: int) -> None:
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(b"\0" * 4 * MB)
+def test_a_full_disk_refuses_writes_keeps_reads_and_heals(small_disk: SmallDisk, segment_bytes: int) -> None:
     settings = {"log.segment.bytes": segment_bytes, "log.index.size.max.bytes": 64 * 1024}
-    with ottla.testing.broker(topics=["t"], data=small_disk / "data", settings=settings) as broker:
+    with ottla.testing.broker(
+        topics=["t", "other"], data=small_disk.data, disk=small_disk.disk, settings=settings
+    ) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             taken, refusal = fill(client, "t")
             assert refusal.error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert "space" in refusal.error_message.lower()
             assert read(client, "t", taken) == list(range(taken))
 
-            ballast.unlink()
-            deadline = time.monotonic() + 20
+            small_disk.make_room()
+            deadline = time.monotonic() + HEALED_WITHIN
             while (answer := client.produce("t", b"%06d" % taken)).error_code:
-                assert time.monotonic() < deadline, "it did not heal"
+                assert time.monotonic() < deadline, f"it did not heal: {answer.error_message}"
             assert answer.base_offset == taken
+            assert client.produce("other", b"v").base_offset == 0
             assert read(client, "t", taken + 1) == list(range(taken + 1))
-
-            fill(client, "t")
-        # The next start, on a disk that is still full, serves what is there.
         broker.restart()
         with RawClient(broker.bootstrap_servers) as client:
-            assert read(client, "t", taken + 1)[: taken + 1] == list(range(taken + 1))
+            assert read(client, "t", taken + 1) == list(range(taken + 1))
+            assert client.produce("t", b"%06d" % (taken + 1)).base_offset == taken + 1
+
+
+def test_an_idempotent_producer_goes_on_by_itself_when_space_returns(small_disk: SmallDisk) -> None:
+    with ottla.testing.broker(topics=["t", "ballast"], data=small_disk.data, disk=small_disk.disk) as broker:
+        with RawClient(broker.bootstrap_servers) as client:
+            fill(client, "ballast")
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0}
+        )
+        outcomes: list[KafkaError | None] = []
+        for n in range(100):
+            producer.produce(
+                "t", b"%06d" % n + b"x" * 5000, on_delivery=lambda error, _: outcomes.append(error)
+            )
+        producer.flush(0.5)
+        assert len(outcomes) < 100, "the disk is full, so most of it must wait"
+        small_disk.make_room()
+        assert producer.flush(30) == 0
+        assert outcomes == [None] * 100
+        with RawClient(broker.bootstrap_servers) as client:
+            assert read(client, "t", 100) == list(range(100))
+
+
+def test_a_topic_created_on_a_full_disk_works_when_space_returns(small_disk: SmallDisk) -> None:
+    """Creating it may fail with an error or give a topic whose partitions wait; both end well."""
+    with ottla.testing.broker(topics=["ballast"], data=small_disk.data, disk=small_disk.disk) as broker:
+        with RawClient(broker.bootstrap_servers) as client:
+            taken, _ = fill(client, "ballast")
+            try:
+                broker.create_topic("new")
+            except ApiError as refusal:
+                assert refusal.message
+            assert read(client, "ballast", taken) == list(range(taken))
+            small_disk.make_room()
+            deadline = time.monotonic() + HEALED_WITHIN
+            while True:
+                try:
+                    broker.create_topic("new")
+                except ApiError as refusal:
+                    if refusal.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                        break
+                    assert time.monotonic() < deadline, f"it did not heal: {refusal}"
+            while (answer := client.produce("new", b"v")).error_code:
+                assert time.monotonic() < deadline, f"it did not heal: {answer.error_message}"
+            assert answer.base_offset == 0

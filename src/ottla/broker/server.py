@@ -80,6 +80,8 @@ class Server:
             listener.close()
             raise
         listener.setblocking(False)
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
         self._listener = listener
         bound = listener.getsockname()
         return str(bound[0]), int(bound[1])
@@ -87,8 +89,6 @@ class Server:
     def serve(self) -> None:
         """Start to accept clients."""
         assert self._listener is not None
-        self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
         self.loop.add_reader(self._listener.fileno(), self._accept)
         self._sweep_later()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ottla.storage.files import Disk
     from ottla.testing.in_process import InProcessBroker
 
 __all__ = ["broker"]
@@ -27,6 +28,7 @@ def broker(
     *,
     topics: Mapping[str, int] | Iterable[str] = (),
     data: str | Path | None = None,
+    disk: Disk | None = None,
     settings: Mapping[str, object] | None = None,
     **more_settings: object,
 ) -> InProcessBroker:
@@ -34,6 +36,7 @@ def broker(
 
     `topics` are created before the block begins: names, or a mapping from name to number of partitions.
     `data` is a folder that is kept; without it the log lives in a temporary one that is removed at the end.
+    `disk` stands between the log and the file system: `ottla.testing.disk.FaultyDisk` fails on command.
     `settings` are Kafka's broker settings by name; they may also be given as keywords with underscores in
     place of the dots: `broker(log_segment_bytes=1_000_000)`.
     """
@@ -44,5 +47,6 @@ def broker(
     return InProcessBroker(
         topics=partitions,
         data=None if data is None else Path(data),
+        disk=disk,
         settings={**(settings or {}), **by_keyword},
     )

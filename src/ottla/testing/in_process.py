@@ -22,6 +22,7 @@ from ottla.client.wire import Wire
 from ottla.config.values import BrokerConfig
 from ottla.protocol.errors import ApiError, error_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.storage.files import Disk
 from ottla.testing.ports import ReservedPort
 
 HOST = "127.0.0.1"
@@ -33,9 +34,15 @@ class InProcessBroker:
     """Use it in a `with` statement, or call `start` and `stop`."""
 
     def __init__(
-        self, *, topics: Mapping[str, int], data: Path | None, settings: Mapping[str, object]
+        self,
+        *,
+        topics: Mapping[str, int],
+        data: Path | None,
+        disk: Disk | None,
+        settings: Mapping[str, object],
     ) -> None:
         self._topics = topics
+        self._disk = disk
         self._settings = {name: _text(value) for name, value in settings.items()}
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-test-") if data is None else None
         self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
@@ -90,7 +97,7 @@ class InProcessBroker:
                 **self._settings,
             }
         )
-        broker = Broker(config)
+        broker = Broker(config, disk=self._disk)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._run, args=(self._loop,), name="ottla-broker", daemon=True
