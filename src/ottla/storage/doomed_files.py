@@ -6,9 +6,12 @@ people: whoever lowered a retention by mistake can still copy the files away.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from ottla.storage.files import Disk
+
+logger = logging.getLogger(__name__)
 
 
 class DoomedFiles:
@@ -24,20 +27,31 @@ class DoomedFiles:
         return len(self._entries)
 
     def rename(self, path: Path, new_path: Path, due_ms: int) -> None:
-        """Rename now, remove at `due_ms`. Nothing happens when there is no such file."""
+        """Rename now, remove at `due_ms`. Nothing happens when there is no such file.
+
+        A disk that refuses to rename gets another chance when it is time to remove.
+        """
         try:
             self._disk.rename(path, new_path)
         except FileNotFoundError:
             return
+        except OSError as problem:
+            logger.warning("cannot rename %s, which is to be deleted: %s", path, problem)
+            new_path = path
         self._entries.append((due_ms, new_path))
 
     def remove_due(self, now_ms: int) -> int:
-        """Remove what has waited long enough; how many there were."""
-        due = [entry for entry in self._entries if entry[0] <= now_ms]
-        for entry in due:
-            if self._disk.is_folder(entry[1]):
-                self._disk.remove_folder(entry[1])
-            else:
-                self._disk.remove(entry[1])
+        """Remove what has waited long enough, as far as the disk lets us; how many there were."""
+        removed = 0
+        for entry in [entry for entry in self._entries if entry[0] <= now_ms]:
+            try:
+                if self._disk.is_folder(entry[1]):
+                    self._disk.remove_folder(entry[1])
+                else:
+                    self._disk.remove(entry[1])
+            except OSError as problem:
+                logger.warning("cannot remove %s, trying again later: %s", entry[1], problem)
+                continue
             self._entries.remove(entry)
-        return len(due)
+            removed += 1
+        return removed

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TEMPORARY_SUFFIX = ".tmp"
 _temporary_names = count(1)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class File(Protocol):
@@ -107,6 +108,9 @@ class Disk(Protocol):
 
     def lock(self, path: Path, holder: str) -> Lock:
         """Take the lock file at `path`; LockHeld when somebody else has it."""
+
+    def boot_id(self) -> str:
+        """Differs after the machine was off; empty when it cannot be told."""
 
     def space(self, folder: Path) -> tuple[int, int]:
         """Bytes of the file system that holds `folder`: in all, and still free."""
@@ -253,6 +257,12 @@ class RealDisk:
 
     def lock(self, path: Path, holder: str) -> RealLock:
         return RealLock(path, holder)
+
+    def boot_id(self) -> str:
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            return ""
 
     def space(self, folder: Path) -> tuple[int, int]:
         usage = shutil.disk_usage(folder)

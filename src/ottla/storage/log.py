@@ -25,7 +25,7 @@ from pathlib import Path
 from ottla.clock import Clock
 from ottla.protocol.batches import CONTROL, LENGTH_OVERHEAD, MAGIC, crc_matches, headers
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.checkpoints import LEADER_EPOCHS
+from ottla.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, File
 from ottla.storage.leader_epochs import LeaderEpochs
@@ -96,7 +96,8 @@ class Log:
         self._lock = threading.Lock()  # between appends and the thread that flushes
         self._flushing = threading.Lock()  # one flush at a time
         self._truncations = 0
-        self._folder_dirty = True
+        self._is_new = recovery_point == 0  # the name of its folder may not be on disk yet
+        self._folder_dirty = recovery_point < end_offset or self._is_new
         self._epochs_dirty = False
         self._last_flush_ms = clock.now_ms()
         self._snapshot_bytes = self.size  # where in the log's growth the last snapshot was taken
@@ -253,7 +254,11 @@ class Log:
     def begin_epoch(self, epoch: int) -> None:
         """This replica became leader with `epoch`: its records begin where the log ends now."""
         self._check_online()
-        self._note_epoch(epoch, self.end_offset)
+        if self.leader_epochs.assign(epoch, self.end_offset):
+            if self.size:
+                self.write_epochs()
+            else:
+                self._epochs_dirty = True  # of no use to anybody before there are records
 
     def write_epochs(self) -> None:
         """Write the epochs' file. It reaches the disk with the next flush; until then, and when the disk is
@@ -284,7 +289,7 @@ class Log:
             self._disk, self.folder, base_offset, self._open_segments, self._clock.now_ms()
         )
         try:
-            self._snapshots.write(base_offset, self.producers.encode(), sync=False)
+            self._snapshots.write(base_offset, self.producers.encode())
             old.seal()
         except OSError:
             segment.remove_files()  # it may not lie behind an active segment that goes on growing
@@ -293,12 +298,9 @@ class Log:
         self._bases.append(base_offset)
         self._size += old.size
         self._folder_dirty = True
-        self._note_snapshot(base_offset)
-        return segment
-
-    def _note_snapshot(self, offset: int) -> None:
-        self._snapshots.note(offset, self._bases)
+        self._snapshots.note(base_offset, self._bases)
         self._snapshot_bytes = self.size
+        return segment
 
     # -- read ----------------------------------------------------------------------------------------
 
@@ -550,78 +552,86 @@ class Log:
         crash begins there instead of at the beginning of the segment.
         """
         with self._flushing:
-            with self._lock:
-                self._check_online()
-                end_offset, truncations = self.end_offset, self._truncations
-                if end_offset == self.recovery_point:
-                    return end_offset
-                snapshot: bytes | None = None
-                try:
-                    files: list[File] = []
-                    for segment in self._segments[bisect_right(self._bases, self.recovery_point) - 1 :]:
-                        files += segment.files_to_sync()
-                    if self.size - self._snapshot_bytes >= _SNAPSHOT_INTERVAL:
-                        files += self._segments[-1].write_indexes()
-                        snapshot = self.producers.encode()
-                    if self._epochs_dirty:
-                        files.append(self._disk.open(self.folder / LEADER_EPOCHS))
-                except OSError as problem:
-                    raise self._storage_error("flush", problem) from problem
-                folder_dirty, self._folder_dirty = self._folder_dirty or self._epochs_dirty, False
-                self._epochs_dirty = False
-            try:
-                for file in files:
-                    file.sync()
-                if folder_dirty:
-                    self._disk.sync_folder(self.folder)
-                    self._disk.sync_folder(self.folder.parent)
-            except OSError as problem:
-                # What could not be synced may be gone from the page cache as well: only a recovery can tell.
-                self.failure = ApiError(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"{self.name} is offline: syncing {self.folder} failed ({problem.strerror or problem}), "
-                    f"so records from offset {self.recovery_point} on may not be on disk. Check the disk, "
-                    "then restart the broker",
-                )
-                logger.error(self.failure.message)
-                raise self.failure from problem
-            if snapshot is not None:
-                self._snapshot_between(end_offset, snapshot, truncations)
-            with self._lock:
-                self._last_flush_ms = self._clock.now_ms()
-                if truncations == self._truncations:
-                    self.recovery_point = max(self.recovery_point, end_offset)
-                return self.recovery_point
+            if self.end_offset > self.recovery_point:
+                self._flush(self.size - self._snapshot_bytes >= _SNAPSHOT_INTERVAL, closing=False)
+            return self.recovery_point
 
-    def _snapshot_between(self, offset: int, data: bytes, truncations: int) -> None:
+    def _flush(self, with_state: bool, closing: bool) -> None:
+        with self._lock:
+            self._check_online()
+            end_offset, truncations = self.end_offset, self._truncations
+            try:
+                files: list[File] = []
+                for segment in self._segments[max(bisect_right(self._bases, self.recovery_point) - 1, 0) :]:
+                    files += segment.files_to_sync()
+                if self._epochs_dirty:
+                    self.write_epochs()
+                    files.append(self._disk.open(self.folder / LEADER_EPOCHS))
+                if self._is_new:
+                    files += self._metadata_file()
+            except OSError as problem:
+                raise self._storage_error("flush", problem) from problem
+            if with_state:
+                try:
+                    files += self._write_state(end_offset, closing)
+                except OSError as problem:
+                    if closing:
+                        raise self._storage_error("close", problem) from problem
+                    logger.warning("%s: a recovery will take longer, no snapshot: %s", self.name, problem)
+            folder_dirty = self._folder_dirty or self._epochs_dirty or with_state
+            is_new, self._is_new = self._is_new, False
+            self._folder_dirty = self._epochs_dirty = False
         try:
-            self._snapshots.write(offset, data, sync=True)
-            with self._lock:
-                if truncations == self._truncations:
-                    self._note_snapshot(offset)
-                else:
-                    self._snapshots.remove(offset)
+            for file in files:
+                file.sync()
+            if folder_dirty:
+                self._disk.sync_folder(self.folder)
+            if is_new:
+                self._disk.sync_folder(self.folder.parent)
         except OSError as problem:
-            logger.warning("%s: no snapshot of producers at %d: %s", self.name, offset, problem)
+            # What could not be synced may be gone from the page cache as well: only a recovery can tell.
+            self.failure = ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.name} is offline: syncing {self.folder} failed ({problem.strerror or problem}), "
+                f"so records from offset {self.recovery_point} on may not be on disk. Check the disk, "
+                "then restart the broker",
+            )
+            logger.error(self.failure.message)
+            raise self.failure from problem
+        with self._lock:
+            self._last_flush_ms = self._clock.now_ms()
+            if truncations == self._truncations:
+                self.recovery_point = max(self.recovery_point, end_offset)
+
+    def _metadata_file(self) -> list[File]:
+        try:
+            return [self._disk.open(self.folder / PARTITION_METADATA)]
+        except FileNotFoundError:
+            return []  # a log without a topic id
+
+    def _write_state(self, end_offset: int, closing: bool) -> list[File]:
+        """Indexes and producers as they are now, written but not yet synced."""
+        files = self._segments[-1].write_indexes(finish=closing)
+        files.append(self._snapshots.write(end_offset, self.producers.encode()))
+        self._snapshots.note(end_offset, self._bases)
+        self._snapshot_bytes = self.size
+        return files
 
     def close(self, clean: bool = True) -> None:
         """Let go of all files. After a clean close the next start finds everything without a scan."""
         if clean and self.failure is None and not self._is_clean():
-            self.flush()
-            try:
-                files = self._segments[-1].write_indexes(finish=True)
-                for file in files:
-                    file.sync()
-                self._snapshots.write(self.end_offset, self.producers.encode(), sync=True)
-                self._note_snapshot(self.end_offset)
-            except OSError as problem:
-                raise self._storage_error("close", problem) from problem
+            with self._flushing:
+                self._flush(with_state=True, closing=True)
         for segment in self._segments:
             self._open_segments.forget(segment)
         self.failure = self.failure or ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is closed")
 
     def _is_clean(self) -> bool:
         """Whether the files already say all there is to say."""
-        if self.recovery_point != self.end_offset or self._epochs_dirty:
-            return False
-        return self.end_offset in self._snapshots.offsets or (self.size == 0 and not len(self.producers))
+        if self.size == 0 and self.end_offset == self.recovery_point:
+            return not len(self.producers)
+        return (
+            self.recovery_point == self.end_offset
+            and not self._epochs_dirty
+            and self.end_offset in self._snapshots.offsets
+        )

@@ -15,6 +15,7 @@ import re
 import resource
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ottla.clock import Clock
@@ -50,9 +51,11 @@ from ottla.storage.snapshots import Snapshots
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
+BOOT_ID_FILE = ".boot-id"
 _DELETE_SUFFIX = "-delete"
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 _NO_TOPIC_ID = bytes(16)
+_CLOSERS = 32
 
 
 class DirectoryInUse(Exception):
@@ -76,6 +79,7 @@ class LogDirectory:
         self.logs: dict[TopicPartition, Log] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}  # as they were checkpointed, for `open`
         self.was_clean = False
+        self._power_lost = False
         self._disk = disk
         self._clock = clock
         self._config_for = config_for or (lambda topic: LogConfig())
@@ -103,6 +107,7 @@ class LogDirectory:
             # From here on a crash is a crash.
             self._disk.remove(self.path / CLEAN_SHUTDOWN)
             self._disk.sync_folder(self.path)
+        self._power_lost = self._note_boot(names)
         recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         log_starts = self._read_checkpoint(LOG_STARTS)
         self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
@@ -119,6 +124,14 @@ class LogDirectory:
             reports.append(self._load(key, folder, recovery_points.get(key, 0), log_starts.get(key, 0)))
         return reports
 
+    def _note_boot(self, names: list[str]) -> bool:
+        """Write down in which run of the machine the folder is used; True when it was another one before."""
+        path, boot_id = self.path / BOOT_ID_FILE, self._disk.boot_id()
+        before = self._disk.read(path).decode(errors="replace") if BOOT_ID_FILE in names else ""
+        if before != boot_id:
+            self._disk.replace(path, boot_id.encode(), sync=True)
+        return not boot_id or before != boot_id
+
     def _load(self, key: TopicPartition, folder: Path, recovery_point: int, log_start: int) -> RecoveryReport:
         config = self._config_for(key[0])
         loaded = Loader(
@@ -129,6 +142,7 @@ class LogDirectory:
             clock=self._clock,
             open_segments=self._open_segments,
             clean=self.was_clean,
+            power_lost=self._power_lost,
             recovery_point=recovery_point,
             log_start_offset=log_start,
             producer_expiration_ms=self._producer_expiration_ms,
@@ -189,14 +203,10 @@ class LogDirectory:
         self, high_watermarks: Mapping[TopicPartition, int] | None = None, *, broker_epoch: int = -1
     ) -> None:
         """Close all logs; after a clean close of all of them the next `open` needs no scan. Blocks."""
-        clean = True
-        for log in self.logs.values():
-            try:
-                log.close()
-            except ApiError as problem:
-                logger.error("%s was not closed cleanly: %s", log.name, problem.message)
-                clean = False
-        if clean:
+        # Syncs that wait for the disk together cost little more than one.
+        with ThreadPoolExecutor(_CLOSERS, "close-log") as threads:
+            outcomes = list(threads.map(_close, self.logs.values()))
+        if all(outcomes):
             try:
                 self.checkpoint(high_watermarks)
                 self._disk.replace(self.path / CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch), sync=True)
@@ -332,6 +342,21 @@ class LogDirectory:
     def space(self) -> tuple[int, int]:
         """Bytes of the file system: in all, and still free."""
         return self._disk.space(self.path)
+
+
+def _close(log: Log) -> bool:
+    """Close a log; False when it has to be scanned at the next start.
+
+    That is also so for a log that is offline: it must be found damaged again. Without the marker of a clean
+    stop the others, whose recovery point is their end, cost the next start little.
+    """
+    online = log.failure is None
+    try:
+        log.close()
+    except ApiError as problem:
+        logger.error("%s was not closed cleanly: %s", log.name, problem.message)
+        return False
+    return online
 
 
 def _default_open_files() -> int:

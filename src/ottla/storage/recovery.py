@@ -11,6 +11,8 @@ byte from it to the end: structure, CRC, offsets. What it finds, it notes in ind
   died. Nobody was told that it is safe. It is cut off.
 * The same in the middle, before the recovery point or with more segments behind it, is no crash but damage.
   To cut there would lose what was acknowledged, so the partition goes offline and says which byte is wrong.
+* Only when the machine itself was off may the middle be torn too, behind the recovery point: it forgets
+  unsynced bytes in any order. Then the log ends at the first tear.
 """
 
 from __future__ import annotations
@@ -80,6 +82,7 @@ class Loader:
         clock: Clock,
         open_segments: OpenSegments,
         clean: bool,
+        power_lost: bool,
         recovery_point: int,
         log_start_offset: int,
         producer_expiration_ms: int,
@@ -90,6 +93,7 @@ class Loader:
         self._disk = disk
         self._clock = clock
         self._open_segments = open_segments
+        self._power_lost = power_lost
         self._recovery_point = recovery_point
         self._log_start = log_start_offset
         self._now = clock.now_ms()
@@ -166,7 +170,7 @@ class Loader:
     def _rebuild_missing_indexes(self, segment: Segment) -> None:
         wanted = [file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
         missing = [name for name in wanted if name not in self._names]
-        if missing:
+        if missing and segment.size:
             self._rebuild_indexes(segment, missing)
 
     def _rebuild_indexes(self, segment: Segment, files: list[str]) -> None:
@@ -201,6 +205,8 @@ class Loader:
     def _end_of(self, segment: Segment) -> int:
         """Where a segment ends, from the last entry of its index and the few batches behind it."""
         end_offset = segment.base_offset
+        if segment.size == 0:
+            return end_offset
         try:
             position = segment.last_indexed_position()
         except CorruptIndex:
@@ -230,23 +236,16 @@ class Loader:
         if not epochs_are_whole:
             self._epochs_from_batches(first, position)
         end_offset = start_offset
-        for number in range(first, len(self._segments)):
+        number = first
+        while number < len(self._segments):
             segment = self._segments[number]
             if number > first:
-                position = 0
-                if end_offset > segment.base_offset:
-                    if segment.size == 0 and segment is self._segments[-1]:
-                        self._remove_segment(segment)  # a roll that failed half way, before it counted
-                        break
-                    raise Offline(
-                        f"{segment.path} begins at offset {segment.base_offset}, but the segment before it "
-                        f"reaches to {end_offset}"
-                    )
-                end_offset = segment.base_offset
+                position, end_offset = 0, segment.base_offset
             end_offset, damage = self._scan(segment, position, end_offset)
+            damage = damage or self._gap_behind(number, end_offset)
             if damage is not None:
                 self._cut(number, damage, end_offset)
-                break
+            number += 1
         if end_offset < self._recovery_point:
             raise Offline(
                 f"the log in {self._folder} ends at offset {end_offset}, but records up to "
@@ -273,8 +272,9 @@ class Loader:
                 end_offset = self._end_of(segment)
             except Damaged as damage:
                 raise _offline(segment, damage) from damage
-            gap_is_damage = not self._config.is_compacted and end_offset < following.base_offset
-            if end_offset > following.base_offset or gap_is_damage:
+            if end_offset > following.base_offset or (
+                end_offset < following.base_offset and not self._config.is_compacted
+            ):
                 raise Offline(
                     f"{segment.path} ends at offset {end_offset}, but the next segment begins at "
                     f"{following.base_offset}. Restore the missing file from a replica or a backup"
@@ -354,18 +354,36 @@ class Loader:
             damage = found
         self._report.scanned_bytes += end - position
         if damage is None:
-            segment.write_indexes(finish=segment.sealed)
             if segment.sealed:
                 segment.seal()
+            else:
+                segment.write_indexes()
         return next_offset, damage
+
+    def _gap_behind(self, number: int, end_offset: int) -> Damaged | None:
+        """What is wrong where one segment ends and the next begins. Only compaction leaves gaps."""
+        if number + 1 == len(self._segments):
+            return None
+        segment, following = self._segments[number], self._segments[number + 1]
+        if end_offset > following.base_offset and following.size == 0 and number + 2 == len(self._segments):
+            self._remove_segment(following)  # a roll that failed half way, before it counted
+            segment.sealed = False
+            return None
+        if end_offset > following.base_offset or (
+            end_offset < following.base_offset and not self._config.is_compacted
+        ):
+            reason = f"offset {following.base_offset} of the next segment does not follow {end_offset - 1}"
+            return Damaged(segment.size, reason)
+        return None
 
     def _cut(self, number: int, damage: Damaged, end_offset: int) -> None:
         """The log ends here, if nothing that counts lies at or behind the damage."""
         segment = self._segments[number]
         behind = self._segments[number + 1 :]
-        if end_offset < self._recovery_point or any(each.size for each in behind):
+        unsynced = sum(each.size for each in behind)
+        if end_offset < self._recovery_point or (unsynced and not self._power_lost):
             raise _offline(segment, damage)
-        self._report.truncated_bytes += segment.size - damage.position
+        self._report.truncated_bytes += segment.size - damage.position + unsynced
         segment.file.truncate(damage.position)
         segment.size = damage.position
         segment.sealed = False

@@ -119,10 +119,9 @@ class Segment:
     def create(
         cls, disk: Disk, folder: Path, base_offset: int, open_segments: OpenSegments, now_ms: int
     ) -> Segment:
-        """A new, empty segment with its three files."""
+        """A new, empty segment. Its index files come with the first entries that are written to them: with
+        thousands of partitions, to make a file is the dearest thing a disk does."""
         segment = cls(disk, folder, base_offset, 0, open_segments, now_ms)
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            disk.open(segment.path_of(suffix), create=True).truncate(0)
         disk.open(segment.path, create=True).truncate(0)
         segment.start_empty_indexes()
         segment.max_timestamp = -1

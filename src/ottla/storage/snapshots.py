@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from ottla.storage.files import Disk
+from ottla.storage.files import Disk, File
 from ottla.storage.producer_state import CorruptSnapshot, ProducerStates
 from ottla.storage.segment import SNAPSHOT_SUFFIX, file_name
 
@@ -31,12 +31,13 @@ class Snapshots:
     def _path(self, offset: int) -> Path:
         return self._folder / file_name(offset, SNAPSHOT_SUFFIX)
 
-    def write(self, offset: int, data: bytes, *, sync: bool) -> None:
-        """Write the file. It counts only after `note`: a flush writes in another thread."""
-        self._disk.replace(self._path(offset), data, sync=sync)
+    def write(self, offset: int, data: bytes) -> File:
+        """Write the file, which the caller may sync."""
+        self._disk.replace(self._path(offset), data, sync=False)
+        return self._disk.open(self._path(offset))
 
     def note(self, offset: int, segment_bases: Collection[int]) -> None:
-        """The file for `offset` has been written."""
+        """The file for `offset` is there; others may be superfluous now."""
         for stale in [each for each in self.offsets if each < offset and each not in segment_bases]:
             self.remove(stale)
         self.offsets.add(offset)

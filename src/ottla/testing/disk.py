@@ -106,6 +106,7 @@ class MemoryDisk:
         self._folders: set[Path] = set()
         self._synced_files: dict[Path, _Node] = {}
         self._locks: dict[Path, str] = {}
+        self._boots = 1
 
     def open(self, path: Path, *, create: bool = False) -> MemoryFile:
         node = self._files.get(path)
@@ -177,6 +178,9 @@ class MemoryDisk:
         self._locks[path] = holder
         return _MemoryLock(self._locks, path)
 
+    def boot_id(self) -> str:
+        return str(self._boots)
+
     def space(self, folder: Path) -> tuple[int, int]:
         used = sum(len(node.data) for node in self._files.values())
         return _MEMORY_SPACE, _MEMORY_SPACE - used
@@ -209,6 +213,7 @@ class MemoryDisk:
         self._files = names
         self._synced_files = dict(names)
         self._locks.clear()
+        self._boots += 1
 
 
 class FaultyDisk:
@@ -306,6 +311,9 @@ class FaultyDisk:
 
     def lock(self, path: Path, holder: str) -> Lock:
         return self._disk.lock(path, holder)
+
+    def boot_id(self) -> str:
+        return self._disk.boot_id()
 
     def space(self, folder: Path) -> tuple[int, int]:
         total, free = self._disk.space(folder)

@@ -1,0 +1,197 @@
+"""A data folder with the logs of many partitions."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ottla.clock import ManualClock, SystemClock
+from ottla.storage.files import RealDisk
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_directory import DirectoryInUse, LogDirectory
+from ottla.testing.disk import MemoryDisk
+from unit.storage.logs import ROOT, T0, TOPIC_ID, Store, batch, offsets
+
+
+def test_a_new_folder_is_made_and_empty() -> None:
+    directory = LogDirectory(ROOT, MemoryDisk(), ManualClock())
+    assert directory.open() == []
+    assert directory.logs == {}
+
+
+def test_partitions_are_found_again() -> None:
+    disk = MemoryDisk()
+    directory = LogDirectory(ROOT, disk, ManualClock(T0))
+    directory.open()
+    for topic, partition in (("a", 0), ("a", 11), ("b.c-1_d", 3)):
+        log = directory.create(topic, partition, TOPIC_ID, LogConfig())
+        log.append(batch(partition + 1), 0)
+    directory.close({("a", 11): 7})
+    again = LogDirectory(ROOT, disk, ManualClock(T0))
+    assert len(again.open()) == 3
+    assert {key: log.end_offset for key, log in again.logs.items()} == {
+        ("a", 0): 1,
+        ("a", 11): 12,
+        ("b.c-1_d", 3): 4,
+    }
+    assert {log.topic_id for log in again.logs.values()} == {TOPIC_ID}
+    assert again.high_watermarks == {("a", 11): 7}
+    assert again.was_clean
+
+
+def test_foreign_files_and_folders_are_left_alone() -> None:
+    store = Store()
+    store.disk.replace(ROOT / "notes.txt", b"mine", sync=True)
+    store.disk.make_folder(ROOT / "not a partition")
+    store.disk.replace(ROOT / "file-0", b"mine", sync=True)
+    store.reopen()
+    assert {"notes.txt", "not a partition", "file-0"} <= set(store.disk.list(ROOT))
+    assert list(store.directory.logs) == [("topic", 0)]
+
+
+def test_creating_a_partition_twice_is_the_same_log_with_the_new_configuration() -> None:
+    store = Store()
+    config = LogConfig(segment_bytes=1234)
+    assert store.directory.create("topic", 0, TOPIC_ID, config) is store.log
+    assert store.log.config is config
+
+
+def test_a_topic_made_again_under_its_name_begins_empty() -> None:
+    store = Store()
+    store.log.append(batch(3), 0)
+    log = store.directory.create("topic", 0, bytes(15) + b"\1", LogConfig())
+    assert (log.end_offset, log.topic_id) == (0, bytes(15) + b"\1")
+
+
+def test_a_partition_made_again_does_not_inherit_the_offsets_of_the_old_one() -> None:
+    store = Store()
+    store.log.append(batch(30), 0)
+    store.log.flush()
+    store.log.delete_records_before(20)
+    store.directory.checkpoint()
+    store.directory.delete("topic", 0)
+    store.log = store.directory.create("topic", 0, bytes(15) + b"\1", LogConfig())
+    store.log.append(batch(3), 0)
+    log = store.crash()
+    assert log.failure is None
+    assert offsets(log) == [0, 1, 2]
+
+
+def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay() -> None:
+    store = Store()
+    store.log.append(batch(1), 0)
+    store.directory.delete("topic", 0)
+    names = [name for name in store.disk.list(ROOT) if name.endswith("-delete")]
+    assert len(names) == 1
+    assert names[0].startswith("topic-0.")
+    assert store.directory.logs == {}
+    store.clock.advance(60_000)
+    assert store.directory.delete_pending() == 1
+    assert not [name for name in store.disk.list(ROOT) if "topic" in name]
+
+
+def test_a_partition_whose_deletion_was_interrupted_does_not_come_back() -> None:
+    store = Store()
+    store.directory.delete("topic", 0)
+    store.directory.abandon()
+    again = LogDirectory(ROOT, store.disk, ManualClock())
+    again.open()
+    assert again.logs == {}
+    assert not [name for name in store.disk.list(ROOT) if name.endswith("-delete")]
+
+
+def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path, RealDisk(), ManualClock())
+    directory.open()
+    directory.create("t" * 249, 99999, TOPIC_ID, LogConfig())
+    directory.delete("t" * 249, 99999)
+    directory.close()
+
+
+def test_reads_of_a_deleted_partition_that_are_under_way_end_well() -> None:
+    store = Store()
+    store.log.append(batch(3), 0)
+    found = store.log.read(0, 1000, 3)
+    store.directory.delete("topic", 0)
+    store.clock.advance(60_000)
+    store.directory.delete_pending()
+    assert found is not None
+    assert len(found.read()) == len(found)
+
+
+def test_a_damaged_checkpoint_only_means_a_longer_scan() -> None:
+    store = Store()
+    store.log.append(batch(3), 0)
+    store.log.flush()
+    store.directory.checkpoint()
+    store.disk.replace(ROOT / "recovery-point-offset-checkpoint", b"rubbish", sync=True)
+    assert offsets(store.crash()) == [0, 1, 2]
+
+
+def test_meta_properties_are_kept() -> None:
+    store = Store()
+    assert store.directory.read_meta() == {}
+    store.directory.write_meta({"version": "1", "cluster.id": "abc", "node.id": "1"})
+    store.reopen()
+    assert store.directory.read_meta() == {"version": "1", "cluster.id": "abc", "node.id": "1"}
+
+
+def test_two_brokers_cannot_use_one_folder(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys\n"
+            "from pathlib import Path\n"
+            "from ottla.clock import SystemClock\n"
+            "from ottla.storage.files import RealDisk\n"
+            "from ottla.storage.log_directory import LogDirectory\n"
+            f"LogDirectory(Path({str(tmp_path)!r}), RealDisk(), SystemClock()).open()\n"
+            "print('open', flush=True)\n"
+            "sys.stdin.read()\n",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(DirectoryInUse, match=rf"pid {holder.pid}\b"):
+            LogDirectory(tmp_path, RealDisk(), SystemClock()).open()
+    finally:
+        holder.kill()
+        holder.communicate()
+    LogDirectory(tmp_path, RealDisk(), SystemClock()).open()
+
+
+def test_partitions_open_at_once_after_a_clean_stop_and_hold_no_files_open(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path, RealDisk(), SystemClock())
+    directory.open()
+    for number in range(300):
+        directory.create("topic", number, TOPIC_ID, LogConfig()).append(batch(1), 0)
+    directory.close()
+    directory = LogDirectory(tmp_path, RealDisk(), SystemClock())
+    started = time.process_time()
+    reports = directory.open()
+    seconds = time.process_time() - started
+    assert len(reports) == 300
+    assert not any(report.is_remarkable for report in reports)
+    assert seconds < 0.3, f"opening took {seconds:.3f} s of the processor; a millisecond each is plenty"
+    assert len(directory._open_segments) == 0
+    directory.abandon()
+
+
+def test_more_partitions_than_open_files(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path, RealDisk(), ManualClock(T0), max_open_files=20)
+    directory.open()
+    logs = [directory.create("topic", number, TOPIC_ID, LogConfig()) for number in range(100)]
+    for _ in range(5):
+        for log in logs:
+            log.append(batch(2), 0)
+            assert len(directory._open_segments) <= 20
+    for log in logs:
+        assert offsets(log) == list(range(10))
+    directory.close()

@@ -1,0 +1,301 @@
+"""Opening what a crash, a clean stop or a damaged disk left."""
+
+import pytest
+
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.storage import log as log_module
+from ottla.storage.log import Log
+from unit.storage.logs import Store, batch, from_producer, offsets, read_all
+
+FIRST = "00000000000000000000"
+
+
+def filled(batches: int = 30, **config: int) -> Store:
+    """A partition with an idempotent producer's batches of two records in several segments."""
+    store = Store(**{"segment_bytes": 1000, "index_interval_bytes": 150} | config)
+    for number in range(batches):
+        store.log.append(from_producer(number * 2, 2, value=b"%04d" % number), number // 10)
+    return store
+
+
+def check(log: Log, batches: int = 30) -> None:
+    """All batches are there, found by every way, and the producer goes on where it was."""
+    assert log.failure is None
+    assert (log.log_start_offset, log.end_offset) == (0, batches * 2)
+    assert [record.value for record in read_all(log)] == [b"%04d" % (n // 2) for n in range(batches * 2)]
+    for offset in range(0, batches * 2, 7):
+        assert offsets(log, start=offset) == list(range(offset, batches * 2))
+    assert log.leader_epochs.entries == [(epoch, epoch * 20) for epoch in range((batches + 9) // 10)]
+    for number in range(batches - 5, batches):
+        info = log.append(from_producer(number * 2, 2), 9)
+        assert (info.first_offset, info.duplicate) == (number * 2, True)
+    with pytest.raises(ApiError):
+        log.append(from_producer(batches * 2 + 1), 9)
+
+
+class TestCleanStop:
+    def test_nothing_is_scanned(self) -> None:
+        store = filled()
+        check(store.reopen())
+        assert store.report.clean
+        assert (store.report.scanned_bytes, store.report.replayed_batches) == (0, 0)
+        assert not store.report.is_remarkable
+
+    def test_the_marker_is_there_only_while_the_broker_is_down(self) -> None:
+        store = filled()
+        store.directory.close()
+        assert ".kafka_cleanshutdown" in store.disk.list(store.path)
+        store.crash()
+        assert ".kafka_cleanshutdown" not in store.disk.list(store.path)
+
+    def test_an_idle_log_is_not_written_again(self) -> None:
+        store = filled()
+        store.reopen()
+        before = {name: id(node) for name, node in store.disk._files.items() if "topic-0" in str(name)}
+        store.reopen()
+        assert before == {
+            name: id(node) for name, node in store.disk._files.items() if "topic-0" in str(name)
+        }
+
+    def test_missing_indexes_are_made_anew(self) -> None:
+        store = filled()
+        store.directory.close()
+        for name in store.files("index"):
+            store.disk.remove(store.folder / name)
+        store.crash()
+        check(store.log)
+        assert len(store.report.rebuilt_indexes) == len(store.files("index")) == 6
+
+    @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+    def test_damaged_indexes_are_made_anew_when_they_are_needed(self, suffix: str) -> None:
+        store = filled()
+        times = [store.log.offset_for_timestamp(record.timestamp) for record in read_all(store.log)]
+        store.directory.close()
+        for name, data in store.files(suffix).items():
+            store.disk.replace(store.folder / name, b"\xff" * len(data), sync=True)
+        store.crash()
+        check(store.log)
+        assert [store.log.offset_for_timestamp(r.timestamp) for r in read_all(store.log)] == times
+
+    def test_a_changed_file_is_noticed_and_all_is_scanned(self) -> None:
+        store = filled()
+        last = list(store.files(".log"))[-1]
+        store.directory.close()
+        store.cut(last, -10)
+        log = store.crash()
+        assert log.failure is not None, "what was cut off had been synced"
+        assert str(store.folder) in log.failure.message
+
+    def test_a_missing_epoch_file_is_made_from_the_batches(self) -> None:
+        store = filled()
+        store.directory.close()
+        store.disk.remove(store.folder / "leader-epoch-checkpoint")
+        check(store.crash())
+
+    def test_the_start_of_the_log_is_remembered(self) -> None:
+        store = filled()
+        store.log.delete_records_before(17)
+        assert store.reopen().log_start_offset == 17
+        assert offsets(store.log)[0] == 17
+
+    def test_appending_goes_on_with_right_indexes(self) -> None:
+        store = filled(batches=3, segment_bytes=100_000)
+        for number in range(3, 60):
+            if number % 5 == 0:
+                store.reopen()
+            store.log.append(from_producer(number * 2, 2, value=b"%04d" % number), number // 10)
+        check(store.reopen(), 60)
+
+
+class TestCrash:
+    def test_everything_written_is_there(self) -> None:
+        store = filled()
+        check(store.crash())
+        assert not store.report.clean
+        assert store.report.scanned_batches == 30
+
+    def test_a_crash_during_the_recovery_of_a_crash_changes_nothing(self) -> None:
+        store = filled()
+        for _ in range(3):
+            store.crash()
+        check(store.log)
+
+    def test_the_scan_begins_at_the_segment_of_the_recovery_point(self) -> None:
+        store = filled()
+        store.log.flush()
+        store.directory.checkpoint()
+        for number in range(30, 33):
+            store.log.append(from_producer(number * 2, 2, value=b"%04d" % number), 3)
+        check(store.crash(), 33)
+        assert 3 <= store.report.scanned_batches <= 12
+
+    def test_a_torn_tail_is_cut_off(self) -> None:
+        store = filled()
+        last = list(store.files(".log"))[-1]
+        size = store.disk.size(store.folder / last)
+        store.disk.open(store.folder / last).write_at(size, bytes(batch(9))[:100])
+        check(store.crash())
+        assert store.report.truncated_bytes == 100
+        assert store.disk.size(store.folder / last) == size
+        assert "cut off 100 bytes" in str(store.report)
+
+    def test_files_of_interrupted_deletions_and_writes_are_removed(self) -> None:
+        store = filled()
+        for name in (f"{FIRST}.log.deleted", "x.5.tmp", f"{FIRST}.log.cleaned", "00000000000000000777.index"):
+            store.disk.replace(store.folder / name, b"stray", sync=True)
+        check(store.crash())
+        assert len(store.report.removed_files) == 4
+        assert not {"x.5.tmp", "00000000000000000777.index"} & set(store.files())
+
+    def test_indexes_are_the_same_as_if_nothing_had_happened(self) -> None:
+        store = filled()
+        crashed = filled()
+        store.directory.close()
+        crashed.crash()
+        crashed.directory.close()
+        assert crashed.files("index") == store.files("index")
+
+    def test_a_damaged_snapshot_is_replaced_by_reading_the_log(self) -> None:
+        store = filled()
+        store.directory.close()
+        for name, data in store.files(".snapshot").items():
+            store.disk.replace(store.folder / name, data[:-1], sync=True)
+        check(store.crash())
+        assert store.report.replayed_batches == 30
+
+    def test_a_damaged_epoch_file_is_made_from_the_batches(self) -> None:
+        store = filled()
+        store.log.flush()
+        store.directory.checkpoint()
+        store.disk.replace(store.folder / "leader-epoch-checkpoint", b"0\n1\nrubbish", sync=True)
+        check(store.crash())
+
+    def test_a_new_empty_segment_at_the_end_is_fine(self) -> None:
+        store = filled()
+        store.log.roll()
+        check(store.crash())
+
+    def test_a_segment_of_a_roll_that_failed_half_way_is_removed(self) -> None:
+        store = filled(segment_bytes=100_000)
+        store.disk.replace(store.folder / "00000000000000000008.log", b"", sync=True)
+        check(store.crash())
+        assert list(store.files(".log")) == [f"{FIRST}.log"]
+
+    def test_producers_that_were_expired_stay_forgotten_after_a_clean_stop(self) -> None:
+        store = filled()
+        store.clock.advance(2 * 86_400_000)
+        assert store.log.producers.expire(store.clock.now_ms()) == 1
+        store.log.append(batch(1), 3)
+        assert len(store.reopen().producers) == 0
+
+    def test_the_window_of_five_survives_a_roll_and_a_crash_right_behind_it(self) -> None:
+        store = filled()
+        store.log.roll()
+        store.log.flush()
+        store.directory.checkpoint()
+        check(store.crash())
+        assert store.report.scanned_batches == 0
+
+    def test_a_snapshot_within_a_segment_shortens_the_scan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log_module, "_SNAPSHOT_INTERVAL", 500)
+        store = filled(batches=20, segment_bytes=100_000)
+        store.log.flush()
+        store.directory.checkpoint()
+        for number in range(20, 30):
+            store.log.append(from_producer(number * 2, 2, value=b"%04d" % number), number // 10)
+        check(store.crash())
+        assert store.report.scanned_batches == 10
+        assert store.log.offset_for_timestamp(0) is not None
+
+    def test_a_damaged_index_makes_that_scan_begin_at_the_segment(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_module, "_SNAPSHOT_INTERVAL", 500)
+        store = filled(batches=20, segment_bytes=100_000)
+        store.log.flush()
+        store.directory.checkpoint()
+        store.disk.replace(store.folder / f"{FIRST}.index", b"\xff" * 8, sync=True)
+        check(store.crash(), 20)
+        assert store.report.scanned_batches == 20
+
+
+class TestDamage:
+    def offline(self, store: Store) -> ApiError:
+        """The partition is offline, all others are served, and a clean stop does not hide it."""
+        healthy = store.directory.create("other", 0, bytes(16), store.config)
+        healthy.append(batch(1), 0)
+        log = store.crash()
+        assert log.failure is not None
+        assert log.failure.code == ErrorCode.KAFKA_STORAGE_ERROR
+        for call in (
+            lambda: log.append(batch(1), 0),
+            lambda: log.read(0, 1, 1),
+            lambda: log.apply_retention(1),
+        ):
+            with pytest.raises(ApiError):
+                call()
+        assert offsets(store.directory.logs["other", 0]) == [0]
+        again = store.reopen()
+        assert again.failure is not None
+        assert store.directory.logs["other", 0].failure is None
+        return log.failure
+
+    def test_a_wrong_byte_in_the_middle_of_the_log_takes_the_partition_offline(self) -> None:
+        store = filled()
+        second = list(store.files(".log"))[1]
+        store.damage(second, 300)
+        failure = self.offline(store)
+        assert second in failure.message and "CRC" in failure.message and "byte" in failure.message
+
+    def test_a_cut_segment_in_the_middle_takes_the_partition_offline(self) -> None:
+        store = filled()
+        second = list(store.files(".log"))[1]
+        store.cut(second, 300)
+        assert second in self.offline(store).message
+
+    def test_only_a_machine_that_was_off_may_have_torn_the_middle(self) -> None:
+        store = filled()
+        second = list(store.files(".log"))[1]
+        store.damage(second, 300)
+        store.directory.abandon()
+        store.disk._boots += 1
+        log = store.crash()
+        assert log.failure is None
+        assert offsets(log) == list(range(log.end_offset))
+        assert 22 <= log.end_offset < 44
+        assert list(store.files(".log"))[-1] == second
+        assert store.report.truncated_bytes > 1000
+
+    def test_so_does_one_before_the_recovery_point(self) -> None:
+        store = filled()
+        store.log.flush()
+        store.directory.checkpoint()
+        second = list(store.files(".log"))[1]
+        store.cut(second, -1)
+        assert second in self.offline(store).message
+
+    def test_and_one_that_is_missing(self) -> None:
+        store = filled()
+        store.log.flush()
+        store.directory.checkpoint()
+        second = list(store.files(".log"))[1]
+        store.disk.remove(store.folder / second)
+        self.offline(store)
+
+    def test_the_tail_is_not_cut_where_it_was_synced(self) -> None:
+        store = filled()
+        store.log.flush()
+        store.directory.checkpoint()
+        store.damage(list(store.files(".log"))[-1], -3)
+        before = store.files(".log")
+        assert "CRC" in self.offline(store).message
+        assert store.files(".log") == before, "nothing may be thrown away"
+
+    def test_damage_found_while_reading_takes_the_partition_offline(self) -> None:
+        store = filled()
+        store.reopen()
+        store.damage(f"{FIRST}.log", 0, b"\xff" * 500)
+        with pytest.raises(ApiError) as failure:
+            store.log.read(0, 100, 60)
+        assert f"{FIRST}.log" in failure.value.message
+        assert store.log.failure is failure.value

@@ -1,0 +1,71 @@
+"""Which segments may go."""
+
+from ottla.storage.log_config import LogConfig
+from ottla.storage.retention import segments_to_delete
+from ottla.storage.segment import SegmentInfo
+
+NOW = 1_000_000
+
+
+def decide(
+    segments: list[SegmentInfo],
+    *,
+    log_start_offset: int = 0,
+    end_offset: int = 40,
+    high_watermark: int = 40,
+    **config: object,
+) -> int:
+    settings = LogConfig.of(
+        {"retention.ms": -1} | {key.replace("_", "."): value for key, value in config.items()}
+    )
+    return segments_to_delete(
+        segments,
+        settings,
+        log_start_offset=log_start_offset,
+        end_offset=end_offset,
+        high_watermark=high_watermark,
+        now_ms=NOW,
+    ).segments
+
+
+def row(*ages: int, size: int = 100) -> list[SegmentInfo]:
+    """Segments of ten records each whose newest record is so many milliseconds old; the last is active."""
+    return [SegmentInfo(number * 10, size, NOW - age) for number, age in enumerate(ages)]
+
+
+def test_without_limits_everything_stays() -> None:
+    assert decide(row(9999, 9999, 9999, 9999)) == 0
+
+
+def test_by_time_the_oldest_go_up_to_the_first_young_one() -> None:
+    assert decide(row(500, 400, 50, 400), retention_ms=300) == 2
+
+
+def test_by_time_even_the_active_segment_goes_when_all_is_old() -> None:
+    assert decide(row(500, 400, 400, 400), retention_ms=300) == 4
+
+
+def test_an_empty_active_segment_stays() -> None:
+    segments = [*row(500, 400), SegmentInfo(20, 0, -1)]
+    assert decide(segments, end_offset=20, retention_ms=300) == 2
+
+
+def test_by_size_what_is_over_the_limit_goes_in_whole_segments() -> None:
+    assert decide(row(0, 0, 0, 0), retention_bytes=250) == 1
+    assert decide(row(0, 0, 0, 0), retention_bytes=200) == 2
+    assert decide(row(0, 0, 0, 0), retention_bytes=400) == 0
+
+
+def test_what_lies_before_the_log_start_goes_whatever_the_policy() -> None:
+    assert decide(row(0, 0, 0, 0), log_start_offset=20, cleanup_policy="compact") == 2
+    assert decide(row(0, 0, 0, 0), log_start_offset=19, cleanup_policy="compact") == 1
+    assert decide(row(0, 0, 0, 0), log_start_offset=40) == 3
+
+
+def test_a_compacted_topic_keeps_its_old_records() -> None:
+    assert decide(row(500, 500, 500, 500), retention_ms=300, cleanup_policy="compact") == 0
+    assert decide(row(500, 500, 500, 500), retention_ms=300, cleanup_policy="compact,delete") == 4
+
+
+def test_nothing_above_the_high_watermark_goes() -> None:
+    assert decide(row(500, 500, 500, 500), retention_ms=300, high_watermark=25) == 2

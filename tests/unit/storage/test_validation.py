@@ -1,0 +1,219 @@
+"""What a leader checks and changes before batches may enter the log."""
+
+from struct import pack_into
+from typing import Any
+
+import pytest
+
+from ottla.protocol.batches import BatchHeader, crc_matches, headers, read_header
+from ottla.protocol.compression import Codec
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.records import decode_batch
+from ottla.storage.log_config import LogConfig
+from ottla.storage.validation import InvalidRecordsError, Validated, validate_and_stamp
+from unit.storage.logs import MAX_SIZE, T0, batch, from_producer
+
+
+def validate(
+    records: memoryview, *, first: int = 100, epoch: int = 5, now: int = T0, **config: Any
+) -> Validated:
+    return validate_and_stamp(records, first, epoch, LogConfig(**config), now, "t-0")
+
+
+def refused(records: memoryview, **options: Any) -> ApiError:
+    with pytest.raises(ApiError) as refusal:
+        validate(records, **options)
+    assert "t-0" in refusal.value.message
+    return refusal.value
+
+
+def joined(*batches: memoryview) -> memoryview:
+    return memoryview(bytearray(b"".join(batches)))
+
+
+def with_header(data: memoryview, **fields: int) -> memoryview:
+    """The batch with other header fields and the CRC that goes with them."""
+    from crc32c import crc32c
+
+    from ottla.protocol.batches import HEADER
+
+    copy = bytearray(data)
+    header = read_header(copy)._replace(**fields)
+    HEADER.pack_into(copy, 0, *header)
+    if "crc" not in fields:
+        HEADER.pack_into(copy, 0, *header._replace(crc=crc32c(copy[21:])))
+    return memoryview(copy)
+
+
+def test_offset_and_epoch_are_stamped_in_place_and_the_crc_stays() -> None:
+    data = batch(3)
+    before = read_header(data)
+    data_out, batches, next_offset = validate(data)
+    assert data_out is data
+    assert next_offset == 103
+    after = read_header(data)
+    assert (after.base_offset, after.leader_epoch, after.crc) == (100, 5, before.crc)
+    assert crc_matches(data, 0, after)
+    assert [(position, offset) for position, offset, _ in batches] == [(0, 100)]
+
+
+def test_several_batches_get_consecutive_offsets() -> None:
+    data = joined(batch(3), batch(2), batch(1))
+    validate(data)
+    assert [header.base_offset for _, header in headers(data)] == [100, 103, 105]
+
+
+def test_bytes_behind_the_last_whole_batch_are_left_out() -> None:
+    whole = batch(2)
+    validated = validate(joined(whole, batch(1)[:-1]))
+    assert len(validated.data) == len(whole)
+    assert validated.next_offset == 102
+
+
+@pytest.mark.parametrize("size", [0, 60, 61, 75])
+def test_no_whole_batch_is_an_invalid_record(size: int) -> None:
+    assert refused(batch(1)[:size]).code == ErrorCode.INVALID_RECORD
+
+
+def test_a_wrong_crc_is_a_corrupt_message() -> None:
+    data = batch(1)
+    data[-1] ^= 1
+    assert refused(data).code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_length_below_that_of_a_header_is_a_corrupt_message() -> None:
+    data = batch(1)
+    pack_into(">i", data, 8, 12)
+    assert refused(data).code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_batch_above_max_message_bytes_is_too_large() -> None:
+    data = batch(1)
+    assert refused(data, max_message_bytes=len(data) - 1).code == ErrorCode.MESSAGE_TOO_LARGE
+    validate(data, max_message_bytes=len(data))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"magic": 1},
+        {"base_offset": 1},
+        {"last_offset_delta": -1},
+        {"last_offset_delta": 5},
+        {"record_count": 0},
+        {"record_count": -1},
+        {"attributes": 0x20},
+        {"attributes": 5},
+        {"producer_id": 4, "base_sequence": -1},
+    ],
+)
+def test_a_header_that_contradicts_itself_is_an_invalid_record(fields: dict[str, int]) -> None:
+    assert refused(with_header(batch(2), **fields)).code == ErrorCode.INVALID_RECORD
+
+
+def test_the_broker_itself_may_write_control_batches() -> None:
+    data = from_producer(-1, control=True, transactional=True)
+    validate_and_stamp(data, 0, 0, LogConfig(), T0, "t-0", from_client=False)
+    assert read_header(data).is_control
+
+
+def test_times_too_far_in_the_future_are_refused_record_by_record() -> None:
+    data = batch(3, timestamp=T0, step=1000)
+    problem = refused(data, message_timestamp_after_max_ms=1500)
+    assert isinstance(problem, InvalidRecordsError)
+    assert problem.code == ErrorCode.INVALID_TIMESTAMP
+    assert [error.batch_index for error in problem.record_errors] == [2]
+
+
+def test_times_too_far_in_the_past_are_refused_record_by_record() -> None:
+    data = batch(3, timestamp=T0 - 2000, step=1000)
+    problem = refused(data, message_timestamp_before_max_ms=1500)
+    assert isinstance(problem, InvalidRecordsError)
+    assert [error.batch_index for error in problem.record_errors] == [0]
+
+
+def test_records_without_a_time_are_never_out_of_range() -> None:
+    validate(batch(1, timestamp=-1), message_timestamp_before_max_ms=1)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_log_append_time_sets_the_time_of_the_log_without_opening_the_batch(codec: Codec) -> None:
+    data = batch(3, codec=codec)
+    body = bytes(data[61:])
+    _, batches, _ = validate(data, now=T0 + 77, message_timestamp_type="LogAppendTime")
+    header = read_header(data)
+    assert (header.is_log_append_time, header.max_timestamp) == (True, T0 + 77)
+    assert crc_matches(data, 0, header)
+    assert bytes(data[61:]) == body
+    assert batches[0][2].max_timestamp == T0 + 77
+    assert {record.timestamp for record in decode_batch(data, max_size=MAX_SIZE)} == {T0 + 77}
+
+
+def test_a_producer_may_not_claim_log_append_time() -> None:
+    data = batch(1, log_append_time=True)
+    assert refused(data, message_timestamp_type="LogAppendTime").code == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_a_claim_of_log_append_time_is_taken_back_on_a_topic_with_create_time() -> None:
+    data = batch(2, log_append_time=True)
+    validate(data)
+    header = read_header(data)
+    assert not header.is_log_append_time
+    assert crc_matches(data, 0, header)
+
+
+def test_a_compacted_topic_needs_keys() -> None:
+    problem = refused(batch(2, key=None), cleanup_policy=("compact",))
+    assert isinstance(problem, InvalidRecordsError)
+    assert problem.code == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in problem.record_errors] == [0, 1]
+    validate(batch(2), cleanup_policy=("compact",))
+
+
+def records_and_header(validated: Validated) -> tuple[list[tuple[int, bytes | None]], BatchHeader]:
+    records = decode_batch(validated.data, max_size=MAX_SIZE)
+    return [(record.offset, record.value) for record in records], read_header(validated.data)
+
+
+@pytest.mark.parametrize("source", list(Codec))
+@pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_the_codec_of_the_topic_replaces_that_of_the_producer(source: Codec, target: str) -> None:
+    data = from_producer(4, 3, codec=source, value=b"x" * 50)
+    validated = validate(data, compression_type=target)
+    wanted = Codec.NONE if target == "uncompressed" else Codec[target.upper()]
+    records, header = records_and_header(validated)
+    assert records == [(100, b"x" * 50), (101, b"x" * 50), (102, b"x" * 50)]
+    assert header.compression == wanted
+    assert (header.producer_id, header.base_sequence, header.leader_epoch) == (7, 4, 5)
+    assert crc_matches(validated.data, 0, header)
+    assert (validated.data is data) == (source == wanted)
+
+
+def test_a_mix_of_codecs_is_made_one() -> None:
+    data = joined(batch(2, codec=Codec.GZIP), batch(1, codec=Codec.ZSTD))
+    validated = validate(data, compression_type="zstd")
+    assert [header.compression for _, header in headers(validated.data)] == [Codec.ZSTD, Codec.ZSTD]
+    assert [position for position, _, _ in validated.batches] == [p for p, _ in headers(validated.data)]
+
+
+def test_recompression_and_log_append_time_go_together() -> None:
+    validated = validate(batch(2), now=T0 + 9, compression_type="lz4", message_timestamp_type="LogAppendTime")
+    header = read_header(validated.data)
+    assert (header.compression, header.is_log_append_time, header.max_timestamp) == (Codec.LZ4, True, T0 + 9)
+
+
+def test_a_batch_that_grows_too_large_uncompressed_is_refused() -> None:
+    data = batch(1, value=b"x" * 10_000, codec=Codec.GZIP)
+    problem = refused(data, compression_type="uncompressed", max_message_bytes=5000)
+    assert problem.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_records_that_cannot_be_opened_when_they_must_be_are_invalid() -> None:
+    data = with_header(batch(2), attributes=1)
+    assert refused(data, compression_type="zstd").code == ErrorCode.INVALID_RECORD
+
+
+def test_a_bomb_does_not_unpack() -> None:
+    data = batch(1, value=bytes(3_000_000), codec=Codec.GZIP)
+    problem = refused(data, compression_type="zstd", max_decompressed_message_bytes=1_000_000)
+    assert problem.code == ErrorCode.INVALID_RECORD
