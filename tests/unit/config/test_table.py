@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -79,19 +80,23 @@ def test_the_page_on_configuration_is_up_to_date() -> None:
     assert page == docs.configuration_page(), "run: python -m ottla.config.docs > docs/configuration.md"
 
 
-def test_the_table_is_made_in_a_few_milliseconds() -> None:
-    """What a start pays for it, by the fastest of some tries, modules of the standard library not counted."""
+def test_the_table_is_made_in_a_few_milliseconds(tmp_path: Path) -> None:
+    """What a start pays for it: processor time, by the best of some tries, with compiled modules."""
     code = (
-        "import enum, functools, re, typing, time, logging, pathlib; began = time.perf_counter();"
+        "import enum, functools, re, typing, time, logging, pathlib; began = time.process_time();"
         "from ottla.config.values import BrokerConfig; BrokerConfig.load();"
-        "print(time.perf_counter() - began)"
+        "print(time.process_time() - began)"
     )
-    tries = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-        for _ in range(5)
-    ]
-    # Ten times what it takes on a quiet machine with compiled modules: for machines that are neither.
-    assert min(tries) < 0.05, tries
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environ["PYTHONPYCACHEPREFIX"] = str(tmp_path)
+
+    def seconds() -> float:
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environ)
+        return float(run.stdout)
+
+    seconds()
+    # It takes 4 ms; the rest is for machines that are slow or busy.
+    assert min(seconds() for _ in range(5)) < 0.04
 
 
 # Keys that the code reads without spelling them out in one place.
