@@ -28,6 +28,7 @@ from ottla.protocol.records import (
 from ottla.protocol.varints import append_varint, read_varint, read_varlong
 
 LIMIT = 8 << 20
+calm = settings(deadline=None)  # a busy machine is no failure
 
 nullable = st.none() | st.binary(max_size=200)
 header = st.tuples(st.text(st.characters(exclude_categories=["Cs"]), max_size=10), nullable)
@@ -44,6 +45,7 @@ def numbered_records(draw: st.DrawFn) -> list[Record]:
     return [Record(n, *row) for n, row in enumerate(rows)]
 
 
+@calm
 @given(st.integers(-(2**31), 2**31 - 1))
 @example(-1)
 @example(63)
@@ -55,6 +57,7 @@ def test_varints_of_32_bits_come_back(value: int) -> None:
     assert read_varint(bytes(out), 0) == (value, len(out))
 
 
+@calm
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varints_of_64_bits_come_back(value: int) -> None:
     out = bytearray()
@@ -63,6 +66,7 @@ def test_varints_of_64_bits_come_back(value: int) -> None:
     assert read_varlong(bytes(out), 0) == (value, len(out))
 
 
+@calm
 @given(numbered_records(), st.sampled_from(Codec), st.sampled_from(Codec))
 def test_records_come_back_under_every_codec(records: list[Record], codec: Codec, other: Codec) -> None:
     batch = encode_batch(records, codec=codec)
@@ -75,6 +79,7 @@ def test_records_come_back_under_every_codec(records: list[Record], codec: Codec
     assert decode_batch(again, max_size=LIMIT) == records
 
 
+@calm
 @given(numbered_records())
 def test_uncompressed_bytes_are_those_of_kafka_python(records: list[Record]) -> None:
     builder = kafka_python_records.DefaultRecordBatchBuilder(
@@ -93,6 +98,7 @@ def test_uncompressed_bytes_are_those_of_kafka_python(records: list[Record]) -> 
     )
 
 
+@calm
 @given(numbered_records(), st.sampled_from(Codec))
 def test_batches_of_aiokafka_are_read(records: list[Record], codec: Codec) -> None:
     builder = aiokafka_records.DefaultRecordBatchBuilder(
@@ -109,6 +115,7 @@ def test_batches_of_aiokafka_are_read(records: list[Record], codec: Codec) -> No
     assert decode_batch(bytes(builder.build()), max_size=LIMIT) == records
 
 
+@calm
 @given(numbered_records(), st.sampled_from(Codec))
 def test_our_batches_are_read_by_aiokafka(records: list[Record], codec: Codec) -> None:
     theirs = aiokafka_records.DefaultRecordBatch(bytes(encode_batch(records, codec=codec)))
@@ -119,6 +126,7 @@ def test_our_batches_are_read_by_aiokafka(records: list[Record], codec: Codec) -
     ] == records
 
 
+@calm
 @given(numbered_records(), st.sampled_from([Codec.NONE, Codec.GZIP]))
 def test_our_batches_are_read_by_kafka_python(records: list[Record], codec: Codec) -> None:
     theirs = kafka_python_records.DefaultRecordBatch(bytes(encode_batch(records, codec=codec)))
@@ -141,6 +149,7 @@ def _survives(batch: bytes | bytearray) -> None:
             continue
 
 
+@calm
 @given(
     numbered_records(),
     st.sampled_from(Codec),
@@ -155,6 +164,7 @@ def test_damaged_batches_give_an_error_or_records(
     _survives(batch)
 
 
+@calm
 @given(st.binary(max_size=400), st.integers(-10, 1000), st.integers(0, 7))
 def test_random_bytes_behind_a_good_header_give_an_error_or_records(
     body: bytes, count: int, attributes: int
@@ -167,6 +177,7 @@ def test_random_bytes_behind_a_good_header_give_an_error_or_records(
     _survives(batch)
 
 
+@calm
 @given(st.binary(max_size=200))
 def test_random_bytes_give_an_error(data: bytes) -> None:
     _survives(data)
@@ -183,7 +194,7 @@ def test_random_bytes_give_an_error(data: bytes) -> None:
     ],
     ids=["endless varint", "all ones", "absurd header counts", "long records", "zeros"],
 )
-@settings(deadline=None)
+@calm
 @given(count=st.sampled_from([1, 1000, 70_000, 2**31 - 1]))
 def test_half_a_megabyte_of_spite_ends_soon_and_takes_little(body: bytes, count: int) -> None:
     batch = encode_batch([Record(0, 0, None, None, [])])[:HEADER_SIZE] + body
