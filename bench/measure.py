@@ -206,7 +206,12 @@ def _start_client(role: str, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def _finish_client(process: subprocess.Popen[bytes]) -> Any:
-    out, _ = process.communicate(timeout=300)
+    try:
+        out, _ = process.communicate(timeout=300)
+    except BaseException:  # also a Ctrl-C: no client may outlive the benchmark
+        process.kill()
+        process.wait()
+        raise
     if process.returncode != 0:
         raise RuntimeError(f"a client ended with {process.returncode}: {process.args!r}")
     return json.loads(out.splitlines()[-1])

@@ -15,15 +15,20 @@ import json
 import os
 import platform
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 if not __package__:  # run as a script: `python bench/run.py`
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from confluent_kafka import KafkaException
 
 from bench.measure import BULKS, Bench
 from bench.peers.kafka import VERSION, classpath
@@ -108,7 +113,10 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line],
             bench.single("steady", warm_up=40_000)
         if any(name.startswith("bulk-") for name in wanted):
             bench.loaded_memory()
-    return bench, lines(bench.figure, ours, theirs), (ours, theirs)
+    table = lines(bench.figure, ours, theirs)
+    if arguments.calibrate:
+        table = [replace(line, budget=None) for line in table]
+    return bench, table, (ours, theirs)
 
 
 def _conditions(bench: Bench, seconds: float, quick: bool) -> str:
@@ -123,6 +131,8 @@ def _conditions(bench: Bench, seconds: float, quick: bool) -> str:
 
 def main() -> int:
     arguments = _arguments()
+    # Turned into SystemExit, so that the brokers are ended when this is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(
@@ -133,7 +143,7 @@ def main() -> int:
         _say(f"Apache Kafka cannot be measured here: {missing}")
         _say("with --without-kafka Ottla is measured alone, and no ratio is judged")
         return 2
-    except RuntimeError as problem:
+    except (RuntimeError, KafkaException, TimeoutError, subprocess.SubprocessError) as problem:
         _say(f"could not be measured: {problem}")
         return 2
     conditions = _conditions(bench, time.monotonic() - began, arguments.quick)
@@ -149,7 +159,7 @@ def main() -> int:
         }
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
     missed = [line for line in table if line.verdict == "FAIL"]
-    if arguments.calibrate or not missed:
+    if not missed:
         return 0
     print(f"{len(missed)} of {sum(1 for line in table if line.budget)} budgets missed.")
     return 1
