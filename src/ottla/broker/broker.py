@@ -37,6 +37,7 @@ from ottla.cluster.image import (
     difference,
 )
 from ottla.cluster.registration import Registration
+from ottla.cluster.registry import RegistryError
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validate_topic_config
 from ottla.replication.replicas import Replicas
@@ -106,7 +107,9 @@ class Broker:
 
     async def _start(self, path: Path) -> None:
         listener = self.config.listener
-        bound_host, bound_port = self._server.listen(listener.host, listener.port)
+        bound_host, bound_port = self._server.listen(
+            listener.host, listener.port, self.config["socket.listen.backlog.size"]
+        )
         self.host, self.port = self.config.advertised(bound_host, bound_port)
         for report in await self.in_thread(self.directory.open):
             if report.is_remarkable:
@@ -138,7 +141,8 @@ class Broker:
         self._leaving.push_async_callback(self.controller.stop)
         await self.controller.start()
         self._check_belongs_here(self.controller.image.cluster_id)
-        registration = Registration(self._registry, BrokerNode(self.node_id, self.host, self.port))
+        node = BrokerNode(self.node_id, self.host, self.port, rack=self.config["broker.rack"])
+        registration = Registration(self._registry, node)
         self._leaving.push_async_callback(registration.stop)
         await registration.start()
         while self.node_id not in self.image.brokers:
@@ -159,11 +163,10 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what is under way, then close everything cleanly."""
-        self._server.stop_accepting()
+        self._server.stop_reading()
         await self._maintenance.stop()
-        draining = self._loop.create_task(self._server.drain())
         self.room.expire_all()
-        await draining
+        await self._server.drain()
         await self._leave_cluster()
         marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
         await self.in_thread(partial(self.directory.close, marks))
@@ -182,7 +185,11 @@ class Broker:
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
-        await self._leaving.aclose()
+        try:
+            await self._leaving.aclose()
+        except RegistryError as error:
+            # The others notice by themselves that the session is over; the logs must be closed all the same.
+            logger.error("left the cluster without saying so: %s", error)
 
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run blocking disk work beside the loop."""

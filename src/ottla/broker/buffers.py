@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 _SMALLEST = 64 * 1024
+_NOTHING = bytearray()
 
 
 class Lease:
@@ -60,11 +61,13 @@ class RequestMemory:
 
     def give_back(self, lease: Lease) -> None:
         buffer = lease._buffer
+        lease._buffer, lease.view = _NOTHING, memoryview(_NOTHING)  # so that it is free before others ask
         room = len(buffer)
         self.lent -= room
         if self._kept + room <= self._keep:
             self._kept += room
             self._free.setdefault(room, []).append(buffer)
+        del buffer
         if self._waiting:
             waiting, self._waiting = self._waiting, deque()
             for retry in waiting:

@@ -28,6 +28,8 @@ logger = logging.getLogger("ottla.connection")
 Parts = list[bytes | bytearray | memoryview | FileSlice]
 
 _SIZE = 4
+_REQUESTS_TURN = 32
+"""Pipelined requests handled before other connections get a turn of the loop."""
 _SENDFILE_TURN = 4 * 1024 * 1024
 """One answer may not keep the loop longer than it takes to send this much."""
 
@@ -129,6 +131,17 @@ class Connection:
         self._sock.close()
         self._host.closed(self)
 
+    def close_if_gone(self) -> None:
+        """While a request waits nothing is read, so a client that went away has to be looked for."""
+        try:
+            gone = not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            gone = True
+        if gone:
+            self.close()
+
     def drain(self) -> None:
         """Read no further request; close when the one under way is answered."""
         self.draining = True
@@ -178,8 +191,14 @@ class Connection:
 
     def _take(self, data: memoryview, end: int) -> None:
         """Handle the frames in data[:end]; keep what is not a whole frame for later."""
-        position = 0
+        position = requests = 0
         while not self._closed:
+            if requests == _REQUESTS_TURN:
+                # Others want a turn too. What is left is taken up in the next one.
+                self._read_off()
+                self._host.loop.call_soon(self._next)
+                break
+            requests += 1
             left = end - position
             if left < _SIZE:
                 break

@@ -13,9 +13,14 @@ def limits_of(config: BrokerConfig) -> Limits:
         max_connections=config["max.connections"],
         max_connections_per_address=config["max.connections.per.ip"],
         address_overrides=_overrides(config["max.connections.per.ip.overrides"]),
-        request_memory=config["queued.max.request.bytes"],
-        idle_seconds=config["connections.max.idle.ms"] / 1000,
+        request_memory=_or_endless(config["queued.max.request.bytes"]),
+        idle_seconds=_or_endless(config["connections.max.idle.ms"]) / 1000,
     )
+
+
+def _or_endless(limit: int) -> int:
+    """Kafka writes "no limit" as a negative number."""
+    return limit if limit >= 0 else 2**62
 
 
 def _overrides(text: str) -> dict[str, int]:

@@ -68,7 +68,7 @@ class Server:
 
     # -- life ---------------------------------------------------------------------------------------------
 
-    def listen(self, host: str, port: int, backlog: int = 1024) -> tuple[str, int]:
+    def listen(self, host: str, port: int, backlog: int) -> tuple[str, int]:
         """Bind and listen, without accepting yet; returns the address that was bound."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -101,11 +101,15 @@ class Server:
             self._sweeper.cancel()
             self._sweeper = None
 
-    async def drain(self) -> None:
-        """Answer what is under way, then close; who does not take the answer in time is cut off."""
+    def stop_reading(self) -> None:
+        """Let nobody in and read no further request; connections go as their last answer is out."""
         self.stop_accepting()
         for connection in list(self.connections):
             connection.drain()
+
+    async def drain(self) -> None:
+        """Wait until all answers are out; who does not take his in time is cut off."""
+        self.stop_reading()
         if self.connections:
             self._all_closed = asyncio.Event()
             try:
@@ -179,6 +183,7 @@ class Server:
         for connection in list(self.connections):
             silent = now - connection.last_active
             if connection.waits:
+                connection.close_if_gone()
                 continue
             if silent > self._limits.idle_seconds:
                 logger.debug("closing %r: idle for %.0f s", connection, silent)

@@ -12,7 +12,7 @@ node.id                               INT     1       >=0   high
     The number of this broker in its cluster.
 broker.id                             INT     -1      -     high
     The older name of node.id.
-broker.rack                           STRING  null    - unused
+broker.rack                           STRING  null    -
     The rack or zone of this broker; replicas of a partition are spread over racks.
 listeners                             LIST    PLAINTEXT://:9092  -  per-broker high
     Addresses to listen on, as NAME://host:port or host:port; no host means every interface.
@@ -54,7 +54,7 @@ max.incremental.fetch.session.cache.slots  INT  1000       >=0
     Fetch sessions kept for clients that fetch incrementally.
 
 # Sockets
-socket.listen.backlog.size            INT     50           >=1 unused
+socket.listen.backlog.size            INT     50           >=1
     Connections the operating system holds while they wait to be accepted.
 socket.receive.buffer.bytes           INT     102400       -     high unused
     Receive buffer (SO_RCVBUF) of client connections; -1 leaves it to the operating system.
@@ -158,7 +158,7 @@ num.recovery.threads.per.data.dir     INT     2            >=1   cluster-wide hi
     Threads that open and recover logs. Without effect: logs are opened one after the other.
 
 # Producers
-producer.id.expiration.ms             INT     86400000     >=1   cluster-wide low unused
+producer.id.expiration.ms             INT     86400000     >=1   cluster-wide low
     Forget an idempotent producer that has been silent so long.
 producer.id.expiration.check.interval.ms  INT  600000      >=1   low internal
     How often silent producers are looked for.

@@ -72,7 +72,6 @@ class LogDirectory:
         clock: Clock,
         *,
         config_for: Callable[[str], LogConfig] | None = None,
-        producer_expiration_ms: int = 86_400_000,
         max_open_files: int | None = None,
     ) -> None:
         self.path = path
@@ -83,7 +82,6 @@ class LogDirectory:
         self._disk = disk
         self._clock = clock
         self._config_for = config_for or (lambda topic: LogConfig())
-        self._producer_expiration_ms = producer_expiration_ms
         self._open_segments = OpenSegments(max_open_files or _default_open_files())
         self._lock: Lock | None = None
         self._doomed = DoomedFiles(disk)
@@ -145,7 +143,6 @@ class LogDirectory:
             power_lost=self._power_lost,
             recovery_point=recovery_point,
             log_start_offset=log_start,
-            producer_expiration_ms=self._producer_expiration_ms,
         ).load()
         self.logs[key] = self._log(
             key,
@@ -254,7 +251,7 @@ class LogDirectory:
             config,
             segments=[segment],
             leader_epochs=LeaderEpochs(),
-            producers=ProducerStates(f"{topic}-{partition}", self._producer_expiration_ms),
+            producers=ProducerStates(f"{topic}-{partition}"),
             snapshots=Snapshots(self._disk, folder),
         )
         return log

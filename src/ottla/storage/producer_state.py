@@ -104,11 +104,10 @@ class ControlRecord(NamedTuple):
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_by_id", "_expiration_ms", "_finished", "_open", "_partition")
+    __slots__ = ("_by_id", "_finished", "_open", "_partition")
 
-    def __init__(self, partition: str, expiration_ms: int = 86_400_000) -> None:
+    def __init__(self, partition: str) -> None:
         self._partition = partition
-        self._expiration_ms = expiration_ms
         self._by_id: dict[int, ProducerState] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
         # Ended, but readers may not pass before the marker itself is below the high watermark.
@@ -227,9 +226,9 @@ class ProducerStates:
         self._finished.append(ended)
         return ended
 
-    def expire(self, now_ms: int) -> int:
-        """Forget producers that wrote nothing for the configured time; how many they were."""
-        limit = now_ms - self._expiration_ms
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that wrote nothing for `expiration_ms`; how many they were."""
+        limit = now_ms - expiration_ms
         gone = [
             s.producer_id for s in self._by_id.values() if s.last_seen_ms <= limit and s.transaction_start < 0
         ]

@@ -85,7 +85,6 @@ class Loader:
         power_lost: bool,
         recovery_point: int,
         log_start_offset: int,
-        producer_expiration_ms: int,
     ) -> None:
         self._name = name
         self._folder = folder
@@ -101,7 +100,7 @@ class Loader:
         self._snapshots = Snapshots(disk, folder)
         self._names: set[str] = set()
         self._epochs = LeaderEpochs()
-        self._producers = ProducerStates(name, producer_expiration_ms)
+        self._producers = ProducerStates(name)
         self._report = RecoveryReport(name, clean)
 
     def load(self) -> Loaded:

@@ -140,7 +140,9 @@ def test_bytes_and_file_slices_make_one_answer(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         file = RealDisk().open(path)
-        client = Client(lambda body: [b"head", FileSlice(file, 256, 1_000_000), b"mid", FileSlice(file, 3, 4), b"end"])
+        client = Client(
+            lambda body: [b"head", FileSlice(file, 256, 1_000_000), b"mid", FileSlice(file, 3, 4), b"end"]
+        )
         await client.send(frame(b"a"))
         whole = path.read_bytes()
         expected = b"head" + whole[256:1_000_256] + b"mid" + whole[3:7] + b"end"
@@ -227,6 +229,33 @@ def test_a_large_frame_waits_for_memory_and_is_then_read_whole() -> None:
         assert await client.receive(10) == b"<abcdefgh>"
         assert client.host.seen == [body]
         client.connection.close()
+
+    run(scenario)
+
+
+def test_a_flood_of_requests_leaves_turns_to_others() -> None:
+    async def scenario() -> None:
+        client = Client(lambda body: None, scratch=65_536)
+        await client.send(frame(b"x") * 1000)
+        await until(lambda: bool(client.host.seen))
+        assert len(client.host.seen) < 100
+        await until(lambda: len(client.host.seen) == 1000)
+        client.connection.close()
+
+    run(scenario)
+
+
+def test_a_client_that_went_away_while_it_waits_is_found() -> None:
+    async def scenario() -> None:
+        cancelled: list[bool] = []
+        client = Client(lambda body: Pending(on_cancel=lambda: cancelled.append(True)))
+        await client.send(frame(b"a") + frame(b"behind"))
+        await until(lambda: bool(client.host.seen))
+        client.connection.close_if_gone()
+        assert not cancelled, "it is still there"
+        client.sock.close()
+        client.connection.close_if_gone()
+        assert cancelled == [True]
 
     run(scenario)
 

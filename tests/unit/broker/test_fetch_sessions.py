@@ -15,7 +15,9 @@ def sessions(limit: int = 10) -> FetchSessions:
     return FetchSessions(limit, lambda low, high: next(numbers))
 
 
-def tell(session: FetchSession, topic: str, *, error: int = 0, size: int = 0, mark: int = 5, start: int = 0) -> bool:
+def tell(
+    session: FetchSession, topic: str, *, error: int = 0, size: int = 0, mark: int = 5, start: int = 0
+) -> bool:
     return session.worth_telling((topic, 0), error, size, mark, start, diverging=False)
 
 

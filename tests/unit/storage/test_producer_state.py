@@ -16,7 +16,7 @@ class Partition:
     """Producers and a pretended log."""
 
     def __init__(self) -> None:
-        self.producers = ProducerStates("t-0", expiration_ms=1000)
+        self.producers = ProducerStates("t-0")
         self.end = 0
 
     def write(
@@ -138,8 +138,8 @@ def test_idle_producers_are_forgotten_by_our_clock_not_by_their_timestamps() -> 
     partition = Partition()
     partition.write(from_producer(0, producer=1, timestamp=5), now=T0)
     partition.write(from_producer(0, producer=2, timestamp=5), now=T0 + 500)
-    assert partition.producers.expire(T0 + 999) == 0
-    assert partition.producers.expire(T0 + 1000) == 1
+    assert partition.producers.expire(T0 + 999, 1000) == 0
+    assert partition.producers.expire(T0 + 1000, 1000) == 1
     assert partition.producers.get(1) is None
 
 
@@ -166,7 +166,7 @@ def test_the_oldest_open_transaction_counts() -> None:
 def test_a_producer_with_an_open_transaction_does_not_expire_and_may_not_leave_it() -> None:
     partition = Partition()
     partition.write(from_producer(0, transactional=True))
-    assert partition.producers.expire(T0 + 10**9) == 0
+    assert partition.producers.expire(T0 + 10**9, 1000) == 0
     assert partition.refused(from_producer(1)) == ErrorCode.INVALID_TXN_STATE
 
 

@@ -184,7 +184,7 @@ class TestCrash:
     def test_producers_that_were_expired_stay_forgotten_after_a_clean_stop(self) -> None:
         store = filled()
         store.clock.advance(2 * 86_400_000)
-        assert store.log.producers.expire(store.clock.now_ms()) == 1
+        assert store.log.producers.expire(store.clock.now_ms(), 86_400_000) == 1
         store.log.append(batch(1), 3)
         assert len(store.reopen().producers) == 0
 

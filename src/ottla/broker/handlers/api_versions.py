@@ -29,7 +29,9 @@ def api_versions(
         own = APIS[API_VERSIONS]
         return ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
-            api_keys=[ApiVersion(api_key=own.key, min_version=own.advertised_min, max_version=own.max_version)],
+            api_keys=[
+                ApiVersion(api_key=own.key, min_version=own.advertised_min, max_version=own.max_version)
+            ],
         )
     if context.version >= 3:
         if not _SOFTWARE.fullmatch(request.client_software_name) or not _SOFTWARE.fullmatch(
