@@ -86,6 +86,22 @@ def test_keys_headers_and_timestamps_as_json_and_back(ottla: Command, make_topic
     assert [r | {"topic": first} for r in records_of(ottla, second)] == records_of(ottla, first)
 
 
+def test_a_topic_can_be_copied_into_one_with_fewer_partitions(
+    ottla: Command, make_topic: Callable[..., str]
+) -> None:
+    first, second = make_topic(3), make_topic(1)
+    ottla.ok("produce", first, "--partition", "2", input="v\n")
+    copied = ottla.ok("consume", first, "--json").out
+    refused = ottla("produce", second, "--format", "json", input=copied)
+    assert refused.code == 1
+    assert refused.err.splitlines()[1:] == [
+        f"error: stdin, line 1: topic '{second}' has no partition 2, only 0",
+        "       --any-partition chooses the partition by key instead.",
+    ]
+    ottla.ok("produce", second, "--format", "json", "--any-partition", input=copied)
+    assert ottla.ok("consume", second).lines == ["v"]
+
+
 def test_keys_from_lines_go_to_their_partitions(ottla: Command, make_topic: Callable[..., str]) -> None:
     from ottla.client.partitioner import partition_of
 
@@ -133,7 +149,8 @@ def test_files_are_read_instead_of_stdin(ottla: Command, topic: str, tmp_path: P
         (tmp_path / f"{number}.txt").write_text(f"file {number}\n")
     ottla.ok("produce", topic, "--file", str(tmp_path / "1.txt"), "--file", str(tmp_path / "2.txt"))
     assert ottla.ok("consume", topic).lines == ["file 1", "file 2"]
-    missing = ottla("produce", topic, "--file", str(tmp_path / "3.txt"))
+    missing = ottla("produce", topic, "--file", str(tmp_path / "1.txt"), "--file", str(tmp_path / "3.txt"))
+    assert missing.err.startswith("1 record, ")
     assert missing.code == 1
     assert (
         missing.err.splitlines()[-1] == f"error: cannot read {tmp_path / '3.txt'}: No such file or directory"

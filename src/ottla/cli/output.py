@@ -63,7 +63,9 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_edge=False
+    )
     for column in columns:
         table.add_column(column.title, justify="right" if column.number else "left", style=column.style)
     for row in rows:

@@ -80,6 +80,9 @@ def produce(
         bool,
         typer.Option("--empty-as-null", help="An empty value is null, a tombstone for a compacted topic."),
     ] = False,
+    any_partition: Annotated[
+        bool, typer.Option("--any-partition", help="Choose by key even where JSON names a partition.")
+    ] = False,
     create: Annotated[
         bool, typer.Option("--create/--no-create", help="Let the broker create a topic that is missing.")
     ] = True,
@@ -111,6 +114,8 @@ def produce(
         key=key,
         key_separator=_unescape(key_separator),
         headers=headers,
+        partition=partition,
+        any_partition=any_partition,
         empty_as_null=empty_as_null,
     )
     with connect(bootstrap) as wire, Interruptible() as interrupt:
@@ -121,6 +126,8 @@ def produce(
             acks=-1 if acks is Acks.all else int(acks.value),
             codec=Codec[compression.name.upper()],
         )
+        if partition is not None and partition >= producer.partition_count:
+            raise _no_such_partition("", partition, producer)
         typing = not file and sys.stdin.isatty()
         if typing and not quiet:
             say(f"Writing to {topic}. One record per line; Ctrl-D ends.")
@@ -129,11 +136,11 @@ def produce(
         interrupted = False
         try:
             try:
-                _feed(producer, reader, file or [Path("-")], partition, interrupt, meter)
+                _feed(producer, reader, file or [Path("-")], interrupt, meter)
             except KeyboardInterrupt:
                 interrupted = True
-            except BadLine as error:
-                failure = Failure(str(error))
+            except Failure as error:
+                failure = error
             producer.flush()
         except Rejected as error:
             failure = _refused(error, topic)
@@ -155,7 +162,6 @@ def _feed(
     producer: Producer,
     reader: LineReader,
     files: list[Path],
-    partition: int | None,
     interrupt: Interruptible,
     meter: Meter,
 ) -> None:
@@ -168,10 +174,11 @@ def _feed(
                 try:
                     record = reader.parse(line)
                 except BadLine as error:
-                    raise BadLine(f"{name}, line {number}: {error}") from None
+                    raise Failure(f"{name}, line {number}: {error}") from None
                 if record is not None:
-                    into = record.partition if partition is None else partition
-                    producer.add(record.key, record.value, record.headers, record.timestamp, into)
+                    if (record.partition or 0) >= producer.partition_count:
+                        raise _no_such_partition(f"{name}, line {number}: ", record.partition, producer)
+                    producer.add(*record)
                     if not number & 0xFF:
                         meter.update(producer.acknowledged, producer.bytes_acknowledged)
                 if interrupt.requested:
@@ -199,7 +206,7 @@ def read_lines(descriptor: int, interrupt: Interruptible, on_idle: Callable[[], 
         if b"\n" not in data:
             rest += data
             if len(rest) > MAX_LINE:
-                raise BadLine(f"a line is longer than {MAX_LINE >> 20} MB; is the input made of lines?")
+                raise Failure(f"a line is longer than {MAX_LINE >> 20} MB", "Is the input made of lines?")
             continue
         lines = (bytes(rest) + data).split(b"\n") if rest else data.split(b"\n")
         rest = bytearray(lines.pop())
@@ -238,6 +245,14 @@ def _require_topic(wire: Wire, topic: str, create: bool, quiet: bool) -> None:
         raise no_such_topic(wire, topic) from None
     if not quiet:
         say(f"Created topic {topic} with {count_text(len(made.partitions), 'partition')}.")
+
+
+def _no_such_partition(where: str, partition: int | None, producer: Producer) -> Failure:
+    have = f"0 to {producer.partition_count - 1}" if producer.partition_count > 1 else "0"
+    return Failure(
+        f"{where}topic {producer.topic!r} has no partition {partition}, only {have}",
+        "--any-partition chooses the partition by key instead." if where else "",
+    )
 
 
 def _refused(error: Rejected, topic: str) -> Failure:

@@ -45,7 +45,11 @@ class ParsedRecord(NamedTuple):
 
 
 class LineReader:
-    """Turns lines into records. `parse` gives None for a line that stands for none: a blank one in JSON."""
+    """Turns lines into records. `parse` gives None for a line that stands for none: a blank one in JSON.
+
+    `key`, `headers` and `partition` are for every record. A JSON line has its own; they count as well, but
+    its partition does not when `partition` is given or `any_partition` is asked for.
+    """
 
     def __init__(
         self,
@@ -54,11 +58,15 @@ class LineReader:
         key: str | None = None,
         key_separator: str | None = None,
         headers: Headers | None = None,
+        partition: int | None = None,
+        any_partition: bool = False,
         empty_as_null: bool = False,
     ) -> None:
         self._key = None if key is None else key.encode()
         self._separator = None if key_separator is None else key_separator.encode()
         self._headers = headers or []
+        self._partition = partition
+        self._own_partition = partition is None and not any_partition
         self._empty_as_null = empty_as_null
         self._decode: Callable[[bytes], bytes] | None = {
             InputFormat.hex: _from_hex,
@@ -76,7 +84,9 @@ class LineReader:
             value = self._decode(value)
             if self._separator is not None and key is not None:
                 key = self._decode(key)
-        return ParsedRecord(key, None if self._empty_as_null and not value else value, self._headers)
+        if self._empty_as_null and not value:
+            return ParsedRecord(key, None, self._headers, None, self._partition)
+        return ParsedRecord(key, value, self._headers, None, self._partition)
 
     def _json_record(self, line: bytes) -> ParsedRecord | None:
         if not line.strip():
@@ -96,7 +106,7 @@ class LineReader:
             None if self._empty_as_null and not value else value,
             self._headers + _headers_field(document.get("headers")),
             _whole_field(document, "timestamp"),
-            _whole_field(document, "partition"),
+            _whole_field(document, "partition") if self._own_partition else self._partition,
         )
 
 

@@ -77,6 +77,13 @@ def test_a_json_value_that_is_no_string_is_written_as_json() -> None:
     assert record.value == '{"amount":12,"who":"Tomáš"}'.encode()
 
 
+def test_the_partition_of_a_json_line_can_be_overruled_or_ignored() -> None:
+    line = b'{"value": "v", "partition": 2}'
+    assert LineReader(InputFormat.json, partition=1).parse(line) == ParsedRecord(None, b"v", [], None, 1)
+    assert LineReader(InputFormat.json, any_partition=True).parse(line) == ParsedRecord(None, b"v", [])
+    assert LineReader(partition=1).parse(b"v") == ParsedRecord(None, b"v", [], None, 1)
+
+
 def test_a_blank_line_in_json_is_nothing() -> None:
     assert LineReader(InputFormat.json).parse(b"  ") is None
 
