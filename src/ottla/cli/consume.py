@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.failure import INTERRUPTED, Failure, usage
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Topic, connect, find_topic
+from ottla.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT,
+    Bootstrap,
+    Json,
+    Timeout,
+    Topic,
+    connect,
+    find_topic,
+)
 from ottla.cli.output import leave_quietly, say
 from ottla.cli.output_format import Isolation, OutputFormat
 from ottla.cli.progress import Meter
@@ -66,6 +75,7 @@ def consume(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Print the records of a topic.
 
@@ -89,7 +99,7 @@ def consume(
         terminal=sys.stdout.isatty(),
     )
     render = renderer(OutputFormat.json if as_json else form, layout)
-    with connect(bootstrap) as wire:
+    with connect(bootstrap, timeout) as wire:
         known = sorted(p.partition_index for p in find_topic(wire, topic).partitions)
         chosen = _choose(topic, known, partition)
         held = spans(wire, topic, chosen, read_committed=committed)
@@ -100,6 +110,7 @@ def consume(
             begin,
             None if follow else {p: span.end for p, span in held.items()},
             read_committed=committed,
+            timeout=timeout,
             notice=say,
         )
         meter = Meter(visible=not quiet and not sys.stdout.isatty())

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ottla.protocol.messages.metadata import MetadataResponseTopic
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_TIMEOUT = 30.0
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -39,6 +40,10 @@ Bootstrap = Annotated[
         help="Address of a broker; several with commas.",
     ),
 ]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for a broker in trouble."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)
@@ -49,12 +54,12 @@ Topics = Annotated[
 ]
 
 
-def connect(bootstrap: str) -> Wire:
+def connect(bootstrap: str, timeout: float) -> Wire:
     """A client of the broker at `bootstrap`; it connects on first use."""
     from ottla.client.wire import Wire
 
     try:
-        return Wire(bootstrap)
+        return Wire(bootstrap, connect_timeout=min(timeout, 5.0), request_timeout=timeout)
     except ValueError as error:
         raise usage(f"--bootstrap: {error}") from None
 

@@ -19,7 +19,17 @@ import typer
 
 from ottla.cli.failure import INTERRUPTED, Failure, as_failure, usage
 from ottla.cli.interrupt import Interruptible
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Topic, connect, no_such_topic, parse_pairs
+from ottla.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT,
+    Bootstrap,
+    Json,
+    Timeout,
+    Topic,
+    connect,
+    no_such_topic,
+    parse_pairs,
+)
 from ottla.cli.output import count_text, print_json, say
 from ottla.cli.progress import Meter
 from ottla.cli.record_lines import BadLine, InputFormat, LineReader
@@ -89,6 +99,7 @@ def produce(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Write lines to a topic, each line a record.
 
@@ -118,13 +129,14 @@ def produce(
         any_partition=any_partition,
         empty_as_null=empty_as_null,
     )
-    with connect(bootstrap) as wire, Interruptible() as interrupt:
+    with connect(bootstrap, timeout) as wire, Interruptible() as interrupt:
         _require_topic(wire, topic, create, quiet)
         producer = Producer(
             wire,
             topic,
             acks=-1 if acks is Acks.all else int(acks.value),
             codec=Codec[compression.name.upper()],
+            timeout=timeout,
         )
         if partition is not None and partition >= producer.partition_count:
             raise _no_such_partition("", partition, producer)

@@ -11,8 +11,10 @@ import typer
 from ottla.cli.failure import Failure, usage
 from ottla.cli.options import (
     DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT,
     Bootstrap,
     Json,
+    Timeout,
     Topic,
     Topics,
     connect,
@@ -56,6 +58,7 @@ def create(
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="No error when it exists.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Create topics."""
     from ottla.client.admin import create_topic
@@ -63,7 +66,7 @@ def create(
 
     configs = parse_pairs(config or [], "--config")
     made: list[dict[str, Any]] = []
-    with connect(bootstrap) as wire:
+    with connect(bootstrap, timeout) as wire:
         for name in topics:
             try:
                 result = create_topic(
@@ -104,11 +107,12 @@ def list_(
     internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """List the topics with their partitions, replicas and size."""
     from ottla.client.admin import replica_sizes
 
-    with connect(bootstrap) as wire:
+    with connect(bootstrap, timeout) as wire:
         found = [t for t in wire.metadata().topics if internal or not t.is_internal]
         found.sort(key=lambda t: t.name or "")
         sizes = replica_sizes(wire) if found else {}
@@ -136,11 +140,16 @@ def list_(
 
 
 @app.command()
-def describe(topic: Topic, as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+def describe(
+    topic: Topic,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+) -> None:
     """Show a topic's partitions, offsets, sizes and changed configuration."""
     from ottla.client.admin import DEFAULT_SOURCE, SOURCES, replica_sizes, topic_settings
 
-    with connect(bootstrap) as wire:
+    with connect(bootstrap, timeout) as wire:
         found = find_topic(wire, topic)
         settings = [s for s in topic_settings(wire, topic) if s.source != DEFAULT_SOURCE]
         sizes = replica_sizes(wire)
@@ -181,11 +190,12 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Delete topics and all their records, after asking."""
     from ottla.client.admin import delete_topic, replica_sizes
 
-    with connect(bootstrap) as wire:
+    with connect(bootstrap, timeout) as wire:
         found = [find_topic(wire, name) for name in dict.fromkeys(topics)]
         if not yes:
             if not sys.stdin.isatty():
@@ -217,6 +227,7 @@ def alter(
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Change a topic's configuration; it takes effect at once."""
     from ottla.client.admin import SOURCES, alter_topic, topic_settings
@@ -228,7 +239,7 @@ def alter(
     both = settings.keys() & set(unset or [])
     if both:
         raise usage(f"{sorted(both)[0]} is both set and unset")
-    with connect(bootstrap) as wire:
+    with connect(bootstrap, timeout) as wire:
         find_topic(wire, topic)
         alter_topic(wire, topic, settings, unset or [])
         now = {s.name: s for s in topic_settings(wire, topic)}
@@ -251,6 +262,7 @@ def add_partitions(
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Add partitions to a topic.
 
@@ -260,7 +272,7 @@ def add_partitions(
 
     if (count is None) == (total is None):
         raise usage("say how many: either COUNT to add or --to TOTAL")
-    with connect(bootstrap) as wire:
+    with connect(bootstrap, timeout) as wire:
         before = len(find_topic(wire, topic).partitions)
         wanted = total if total is not None else before + (count or 0)
         if wanted <= before:
