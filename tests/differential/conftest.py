@@ -26,7 +26,7 @@ from differential.compare import Sides  # noqa: E402
 
 # Kafka is started with these by bench/peers, so that one broker can hold its internal topics; a broker says
 # of each setting where it comes from, so Ottla is told the same.
-SAME_SETTINGS = {"default.replication.factor": "1"}
+SAME_SETTINGS = {"default.replication.factor": "1", "node.id": "1"}
 START_DEADLINE = 30.0
 
 

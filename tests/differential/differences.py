@@ -38,7 +38,8 @@ class Difference:
         )
 
     def must_occur_in(self, scenario: str) -> bool:
-        """Whether a run of this scenario without an instance of this entry means that the entry is out of date."""
+        """Whether a run of this scenario without an instance of this entry means that the entry is "
+        "out of date."""
         return scenario == self.witness if self.witness else scenario in self.scenarios
 
 
@@ -50,12 +51,236 @@ def _we_say_more(theirs: Any, ours: Any) -> bool:
     return isinstance(ours, str) and bool(ours)
 
 
-DIFFERENCES: tuple[Difference, ...] = (
+def _the_server_fails(theirs: Any, ours: Any) -> bool:
+    return bool(theirs == _UNKNOWN_SERVER_ERROR and ours != _UNKNOWN_SERVER_ERROR)
+
+
+_UNKNOWN_SERVER_ERROR = -1
+
+_WORDING = Difference(
+    "Messages for people are in our own words, and there are more of them: Kafka leaves many errors without.",
+    scenarios=["*"],
+    paths=["*error_message"],
+    when=_we_say_more,
+    witness="produce.a_wrong_crc",
+)
+
+_SERVER_ERROR = (
+    "Kafka's handler fails on this and answers UNKNOWN_SERVER_ERROR, on which an idempotent producer "
+    "may resend "
+    "what was written. We never answer it: bad input gets the code that says what is wrong with it."
+)
+_SERVER_ERRORS = (
+    Difference(_SERVER_ERROR, ["configs.changing_a_topic"], ["an unknown operation", "a negative operation"]),
+    Difference(_SERVER_ERROR, ["topics.adding_partitions"], ["to very many"], when=_the_server_fails),
+    Difference(_SERVER_ERROR, ["metadata.topics_by_id"], ["neither"], when=_the_server_fails),
+    Difference(_SERVER_ERROR, ["metadata.describing_topic_partitions"], ["an empty name"]),
+    Difference(_SERVER_ERROR, ["produce.batches_with_a_wrong_length"], ["length +2147483560"]),
     Difference(
-        "Messages for people are in our own words, and there are more of them: Kafka leaves many errors without.",
-        scenarios=["*"],
-        paths=["*error_message"],
-        when=_we_say_more,
-        witness="produce.a_wrong_crc",
+        _SERVER_ERROR, ["produce.header_fields_out_of_the_ordinary"], ["compression 5", "compression 7"]
     ),
+)
+
+_ISOLATION = (
+    "An isolation level that does not exist reads what is committed and what is not; Kafka's handler "
+    "fails on it."
+)
+_FETCH_LIMITS = "A negative limit of a fetch is a limit of nothing, above which one batch is still sent."
+_LENIENT_READS = (
+    Difference(_ISOLATION, ["fetch.both_isolation_levels"], ["level 2*", "level -1*"]),
+    Difference(_ISOLATION, ["offsets.isolation_levels_and_epochs"], ["level 2*"]),
+    Difference(_FETCH_LIMITS, ["fetch.how_much_is_sent"], ["negative*"]),
+    Difference(
+        "Any negative leader epoch means that the client knows none, in ListOffsets as in Fetch.",
+        ["offsets.isolation_levels_and_epochs"],
+        ["epoch -2"],
+    ),
+)
+
+_NEVER_ANSWERED = "Kafka's handler dies of this request and the client waits in vain. We refuse it."
+_ANSWERED = (
+    Difference(_NEVER_ANSWERED, ["produce.nothing_to_produce"], ["null records"]),
+    Difference(_NEVER_ANSWERED, ["configs.altering_what_is_not_there"], ["twice"]),
+)
+
+_NOT_OPENED = (
+    "The broker does not open a batch: header, CRC and producer are checked, the records are the "
+    "clients' affair. "
+    "Kafka reads each record of each batch, which is what makes its produce path costly."
+)
+_OPENED = "Where we must open a batch, offsets that do not follow on each other are refused as well."
+_RECORDS = (
+    Difference(
+        _NOT_OPENED,
+        ["produce.records_that_do_not_fit"],
+        [
+            "a record *",
+            "more headers *",
+            "a negative *",
+            "bytes behind *",
+            "no bytes",
+            "not records *",
+            "the log",
+        ],
+    ),
+    Difference(_NOT_OPENED, ["produce.counts_that_do_not_fit"], ["both say *", "the log"]),
+    Difference(_NOT_OPENED, ["produce.compressed_batches_that_are_damaged"]),
+    Difference(
+        _NOT_OPENED,
+        ["produce.header_fields_out_of_the_ordinary"],
+        ["the log"],
+        [f"records[{i}].max_timestamp" for i in (4, 5, 6, 8)],
+    ),
+    Difference(
+        _OPENED,
+        ["produce.records_that_do_not_fit_where_the_broker_must_open_them"],
+        ["deltas *", "record attributes", "not records at all", "the end"],
+    ),
+    Difference(
+        "A batch that claims the broker's timestamp type is refused as a whole, without a list of all "
+        "its records.",
+        ["produce.topics_stamped_by_the_broker"],
+        ["stamped by the client"],
+        ["*record_errors"],
+    ),
+)
+
+_TWICE = (
+    "A partition that is named twice in a request is served twice; Kafka silently drops all but the last."
+)
+_DUPLICATE_TIME = (
+    "The answer to a duplicate is the answer to the first: without a time unless the broker stamps "
+    "it. Kafka puts "
+    "the batch's own time where the broker's belongs."
+)
+_PRODUCING = (
+    Difference(_TWICE, ["produce.the_same_topic_and_partition_twice_in_one_request"]),
+    Difference(_TWICE, ["fetch.the_same_partition_twice"]),
+    Difference(
+        _DUPLICATE_TIME,
+        [
+            "producers.sequences_in_order",
+            "producers.the_window_of_five",
+            "producers.sequences_wrap_around",
+            "producers.idempotent_without_waiting_for_all",
+            "producers.duplicates_after_records_were_deleted",
+        ],
+        paths=["*log_append_time_ms"],
+    ),
+)
+
+_TOPICS = (
+    Difference(
+        "A topic that Metadata makes is there when Metadata answers; Kafka makes it later and says it "
+        "is unknown.",
+        ["metadata.topics_made_on_first_sight"],
+        ["first"],
+    ),
+    Difference(
+        "A topic is created or refused; Kafka creates it and reports a timeout when it was given no time.",
+        ["topics.creating_good_topics"],
+        ["no time", "negative time"],
+    ),
+    Difference(
+        "We have none of Kafka's features with versions of their own yet, so none are told.",
+        ["metadata.the_versions"],
+        paths=["*features*", "[0]"],
+    ),
+)
+
+_NO_ELR = (
+    "Kafka's eligible leader replicas give min.insync.replicas a value for the whole cluster; we have "
+    "no such "
+    "feature, so the key has its default."
+)
+_HOW_KAFKA_IS_STARTED = (
+    "Kafka was started with these: it is a node of a KRaft cluster, with its own ports and folders."
+)
+_FINITE = "A limit that Kafka leaves open, or does not have at all, is finite here."
+_CONFIGS = (
+    Difference(
+        _NO_ELR,
+        ["topics.*", "configs.*"],
+        paths=["*.configs.min.insync.replicas.*"],
+        witness="configs.a_topic",
+    ),
+    Difference(_NO_ELR, ["configs.a_broker"], ["the default of all brokers"], ["results[0].configs"]),
+    Difference(
+        _HOW_KAFKA_IS_STARTED,
+        ["configs.a_broker"],
+        ["all"],
+        [
+            f"results[0].configs.{key}.*"
+            for key in (
+                "advertised.listeners",
+                "controller.listener.names",
+                "controller.quorum.voters",
+                "inter.broker.listener.name",
+                "listener.security.protocol.map",
+                "listeners",
+                "log.dir",
+                "log.dirs",
+                "offsets.topic.replication.factor",
+                "process.roles",
+                "share.coordinator.state.topic.min.isr",
+                "share.coordinator.state.topic.replication.factor",
+                "transaction.state.log.min.isr",
+                "transaction.state.log.replication.factor",
+            )
+        ],
+    ),
+    Difference(
+        _FINITE,
+        ["configs.a_broker"],
+        ["all"],
+        [
+            "results[0].configs.max.connections.value",
+            "results[0].configs.max.connections.per.ip.value",
+            "results[0].configs.queued.max.request.bytes.value",
+            "results[0].configs.max.decompressed.message.bytes",
+            "results[0].configs.max.partitions",
+        ],
+    ),
+    Difference(
+        "node.id has a default here, so that a broker starts without a configuration.",
+        ["configs.a_broker"],
+        ["with synonyms"],
+        ["results[0].configs.node.id.synonyms"],
+    ),
+    Difference(
+        "A key that no broker knows is refused; Kafka takes it, and the typing error in it, without a word.",
+        ["configs.changing_what_is_not_there"],
+        ["an unknown key of a broker"],
+    ),
+)
+
+_STRICT = (
+    "Bytes that no client sends, but damage or malice might, close the connection instead of being "
+    "guessed at."
+)
+_FRAMES = (
+    Difference(_STRICT, ["connections.counts_that_cannot_be"], ["topics -2", "topics 2^32-2"]),
+    Difference(
+        _STRICT,
+        ["connections.headers_out_of_the_ordinary"],
+        ["client id not in UTF-8", "client id of -2", "tags out of order", "a tag twice"],
+    ),
+    Difference(
+        "Whoever speaks a version of ApiVersions that we do not know is told which we do, whatever "
+        "else it sent.",
+        ["connections.versions_of_api_versions_that_nobody_speaks"],
+        ["* with 0 bytes", "* with 20 bytes"],
+    ),
+)
+
+DIFFERENCES: tuple[Difference, ...] = (
+    *_SERVER_ERRORS,
+    *_LENIENT_READS,
+    *_ANSWERED,
+    *_RECORDS,
+    *_PRODUCING,
+    *_TOPICS,
+    *_CONFIGS,
+    *_FRAMES,
+    _WORDING,
 )

@@ -21,10 +21,12 @@ _TIMES = {
     "base_timestamp", "log_append_time_ms", "max_timestamp", "timestamp", "last_timestamp",
 }  # fmt: skip
 _TIME_RANGE = re.compile(r"\[-?\d{13,}, \d{13,}\]")
+_BY_NAME = {"DescribeConfigsResult.configs", "CreatableTopicResult.configs"}
+"""Arrays of which each element has a name of its own: compared name by name."""
+
 _SETS: dict[str, tuple[str, ...]] = {
     # Arrays that Kafka fills from hash maps: their order says nothing, so they are compared sorted.
     "MetadataResponse.topics": ("name", "topic_id"),
-    "DescribeConfigsResult.configs": ("name",),
     "DescribeLogDirsResult.topics": ("name",),
     "DescribeLogDirsTopic.partitions": ("partition_index",),
     "ProduceResponse.responses": ("name", "topic_id"),
@@ -83,6 +85,8 @@ class _Normaliser:
         name = type(struct_).__name__
         plain = {f: self._field(name, f, getattr(struct_, f)) for f in field_names(struct_)}
         for field in plain:
+            if f"{name}.{field}" in _BY_NAME and plain[field]:
+                plain[field] = {item["name"]: item for item in plain[field]}
             keys = _SETS.get(f"{name}.{field}")
             if keys and plain[field]:
                 plain[field] = sorted(plain[field], key=lambda item: [str(item[k]) for k in keys])

@@ -224,9 +224,11 @@ class Peer:
 
     def producer_id(self) -> int:
         """A producer id from the peer, remembered so that answers can be compared by order of allocation."""
-        answer = self.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
-        if answer.error_code:
-            raise AssertionError(f"{self.name}: no producer id: {answer.error_code}")
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        answer = self.call(request, 4)
+        if answer.error_code:  # a broker that has just started may have no ids yet
+            self.until(lambda: not self.call(request, 4).error_code, "producer ids")
+            answer = self.call(request, 4)
         self.producer_ids.append(answer.producer_id)
         return int(answer.producer_id)
 
