@@ -183,7 +183,6 @@ class Server:
         for connection in list(self.connections):
             silent = now - connection.last_active
             if connection.waits:
-                connection.close_if_gone()
                 continue
             if silent > self._limits.idle_seconds:
                 logger.debug("closing %r: idle for %.0f s", connection, silent)

@@ -153,14 +153,15 @@ def test_bytes_and_file_slices_make_one_answer(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_slice_beyond_the_end_of_its_file_closes_the_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize("claimed", [100, 100_000])
+def test_a_slice_beyond_the_end_of_its_file_closes_the_connection(tmp_path: Path, claimed: int) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"short")
 
     async def scenario() -> None:
-        client = Client(lambda body: [b"head", FileSlice(RealDisk().open(path), 0, 100)])
+        client = Client(lambda body: [b"head", FileSlice(RealDisk().open(path), 0, claimed)])
         await client.send(frame(b"a"))
-        assert await client.receive(100) == b"headshort"
+        assert len(await client.receive(100)) < 100
         assert client.host.gone
 
     run(scenario)
@@ -245,17 +246,15 @@ def test_a_flood_of_requests_leaves_turns_to_others() -> None:
     run(scenario)
 
 
-def test_a_client_that_went_away_while_it_waits_is_found() -> None:
+def test_a_client_that_goes_away_while_it_waits_is_noticed() -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
         client = Client(lambda body: Pending(on_cancel=lambda: cancelled.append(True)))
-        await client.send(frame(b"a") + frame(b"behind"))
+        await client.send(frame(b"a"))
         await until(lambda: bool(client.host.seen))
-        client.connection.close_if_gone()
-        assert not cancelled, "it is still there"
         client.sock.close()
-        client.connection.close_if_gone()
-        assert cancelled == [True]
+        await until(lambda: cancelled == [True])
+        assert client.host.gone
 
     run(scenario)
 
