@@ -229,6 +229,8 @@ class Loader:
     # -- a crash -------------------------------------------------------------------------------------
 
     def _recover(self, epochs_are_whole: bool) -> int:
+        # What lies before the first segment was deleted, not lost; the snapshot there counts.
+        self._recovery_point = max(self._recovery_point, self._segments[0].base_offset)
         first = self._first_to_scan()
         self._check_flushed(first)
         start_offset, position = self._restart_point(first)

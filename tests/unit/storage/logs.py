@@ -43,7 +43,7 @@ def from_producer(
 
 
 class Store:
-    """A data folder with one partition, which can be closed, killed and opened again."""
+    """A data folder with one partition, made when it is not there, to be closed, killed and opened again."""
 
     def __init__(self, disk: Disk | None = None, path: Path = ROOT, **config: Any) -> None:
         self.disk: Any = disk or MemoryDisk()
@@ -52,7 +52,8 @@ class Store:
         self.config = LogConfig(**config)
         self.reports: list[RecoveryReport] = []
         self._open()
-        self.log = self.directory.create("topic", 0, TOPIC_ID, self.config)
+        known = self.directory.logs.get(("topic", 0))
+        self.log = known or self.directory.create("topic", 0, TOPIC_ID, self.config)
 
     def _open(self) -> None:
         self.directory = LogDirectory(
