@@ -60,7 +60,13 @@ def random_value(rng: Random, field: Field, version: int, nulls: bool) -> Any:
             return rng.randbytes(16)
         case "string":
             return _string(rng)
-        case "records":
+        case "bytes":
+            return rng.randbytes(rng.choice([0, 1, 5, 126, 127, 200]))
+        case "uint16" | "uint32":
+            return rng.getrandbits(int(field.kind[4:]))
+        case "float64":
+            return rng.uniform(-1e9, 1e9)
+        case "records" | "bytes":
             return rng.randbytes(rng.choice([0, 1, 61, 126, 127, 200]))
         case "struct":
             return random_message(rng, _struct(field), version, nulls=nulls)
@@ -89,6 +95,8 @@ def _integer(rng: Random, field: Field) -> int:
     if field.name == "log_append_time_ms":
         # The oracle holds a time here, or nothing for -1.
         return -1 if rng.random() < 0.3 else rng.randint(0, _LATEST_TIME_MS)
+    if field.name == "retention_time_ms":
+        return rng.randint(-1, _LATEST_TIME_MS)  # the oracle holds a duration here
     bits = _BITS[field.kind] - 1
     if rng.random() < 0.4:
         return rng.choice([0, 1, -1, (1 << bits) - 1, -(1 << bits)])

@@ -77,7 +77,7 @@ def _kio_entity(cls: Any, obj: Struct) -> Any:
             value = None if value == ZERO_UUID else uuid.UUID(bytes=value)
         elif kind == "error_code":
             value = ErrorCode(value)
-        elif kind == "timedelta_i32":
+        elif kind in ("timedelta_i32", "timedelta_i64"):
             value = datetime.timedelta(milliseconds=value)
         elif kind == "datetime_i64":
             value = None if value == -1 else _EPOCH + datetime.timedelta(milliseconds=value)
@@ -97,6 +97,11 @@ _KAFKA_PYTHON = (
 @cache
 def _kafka_python_class(cls: type[Struct]) -> Any:
     return next((getattr(m, cls.__name__) for m in _KAFKA_PYTHON if hasattr(m, cls.__name__)), None)
+
+
+def kafka_python_knows(cls: type[Struct]) -> bool:
+    """It does not speak the consumer protocol of KIP-848."""
+    return _kafka_python_class(cls) is not None
 
 
 def kafka_python_bytes(message: Struct, version: int) -> bytes:

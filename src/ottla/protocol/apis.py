@@ -10,15 +10,25 @@ from typing import NamedTuple
 
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from ottla.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from ottla.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from ottla.protocol.messages.describe_topic_partitions import (
@@ -26,23 +36,34 @@ from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
 )
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
-from ottla.protocol.schema import Request, Response
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.protocol.schema import NO_VERSIONS, Request, Response
 
 PRODUCE = 0
 FETCH = 1
 API_VERSIONS = 18
+
+_NEVER = 32767
 
 
 class Api(NamedTuple):
@@ -76,7 +97,7 @@ def _api(request: type[Request], response: type[Response]) -> Api:
         max_version=request.versions.last,
         # Old librdkafka looks for Produce 0 to decide about compression, so Kafka shows it without having it.
         advertised_min=0 if request.api_key == PRODUCE else request.versions.first,
-        flexible_from=request.flexible.first,
+        flexible_from=_NEVER if request.flexible == NO_VERSIONS else request.flexible.first,
     )
 
 
@@ -85,6 +106,15 @@ _ALL = (
     _api(FetchRequest, FetchResponse),
     _api(ListOffsetsRequest, ListOffsetsResponse),
     _api(MetadataRequest, MetadataResponse),
+    _api(OffsetCommitRequest, OffsetCommitResponse),
+    _api(OffsetFetchRequest, OffsetFetchResponse),
+    _api(FindCoordinatorRequest, FindCoordinatorResponse),
+    _api(JoinGroupRequest, JoinGroupResponse),
+    _api(HeartbeatRequest, HeartbeatResponse),
+    _api(LeaveGroupRequest, LeaveGroupResponse),
+    _api(SyncGroupRequest, SyncGroupResponse),
+    _api(DescribeGroupsRequest, DescribeGroupsResponse),
+    _api(ListGroupsRequest, ListGroupsResponse),
     _api(ApiVersionsRequest, ApiVersionsResponse),
     _api(CreateTopicsRequest, CreateTopicsResponse),
     _api(DeleteTopicsRequest, DeleteTopicsResponse),
@@ -98,9 +128,13 @@ _ALL = (
     _api(AlterConfigsRequest, AlterConfigsResponse),
     _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
     _api(CreatePartitionsRequest, CreatePartitionsResponse),
+    _api(DeleteGroupsRequest, DeleteGroupsResponse),
     _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    _api(OffsetDeleteRequest, OffsetDeleteResponse),
     _api(DescribeClusterRequest, DescribeClusterResponse),
     _api(DescribeProducersRequest, DescribeProducersResponse),
+    _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+    _api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
 )
 

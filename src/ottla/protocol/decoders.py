@@ -29,7 +29,7 @@ from ottla.protocol.compiler import (
     present,
     struct_of,
 )
-from ottla.protocol.schema import FIXED, Field, Request, Struct, default_of
+from ottla.protocol.schema import FIXED, Data, Field, Request, Struct, default_of
 
 Decoder = Callable[[memoryview, int], Any]
 
@@ -92,7 +92,7 @@ class _Decoder(Source):
     """Writes the function that reads one message at one version."""
 
     def compile(self) -> Decoder:
-        self.bounded = issubclass(self.cls, Request)
+        self.bounded = issubclass(self.cls, Request | Data)
         self.line("end = len(view)")
         if self.bounded:
             self.line(f"allowance = {MEMORY_FACTOR - 1} * (end - pos) + {MEMORY_ALLOWANCE}")

@@ -294,6 +294,16 @@ class Response(Struct):
     flexible: ClassVar[Versions]
 
 
+class Data(Struct):
+    """A message within a message or within a record: what members tell each other through the broker, what
+    coordinators keep in their log. Decoded as carefully as a request, and bytes behind it are passed over:
+    they are fields of a later version."""
+
+    api_key: ClassVar[int]
+    versions: ClassVar[Versions]
+    flexible: ClassVar[Versions]
+
+
 def shared_default(cls: type[Struct]) -> Struct:
     """The one object of `cls` with all defaults that stands wherever a field of this struct is not given.
 
