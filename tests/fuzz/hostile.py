@@ -116,6 +116,10 @@ def _costly(rng: Random, field: Field) -> Any:
             return rng.randbytes(16)
         case "string":
             return rng.choice(["😀", "ሴ", "a😀bcdefghi", f"{rng.randrange(10, 99)}"])
-        case "records":
+        case "uint16" | "uint32":
+            return rng.getrandbits(int(field.kind[4:]))
+        case "float64":
+            return rng.random()
+        case "records" | "bytes":
             return b""
     raise AssertionError(f"no values of kind {field.kind}")
