@@ -49,10 +49,11 @@ def inspect(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
 ) -> None:
-    """Show batches, offsets, times, checksums and compression of log files.
+    """Show what log files hold, and what is wrong with them.
 
-    Ends with exit code 1 when something is wrong with them. In a folder, indexes are checked and only their
-    problems are shown.
+    Batches with their offsets, times, checksums, compression and producers; entries of indexes; producers.
+    In a folder, indexes are checked and only their problems are shown. Ends with exit code 1 when something
+    is wrong.
     """
     from ottla.storage.inspect import inspect_index, inspect_segment, inspect_time_index
     from ottla.storage.producer_state import CorruptSnapshot

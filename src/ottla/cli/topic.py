@@ -146,7 +146,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
-    """Show a topic's partitions, offsets, sizes and changed configuration."""
+    """Show a topic's partitions, offsets, sizes and settings."""
     from ottla.client.admin import DEFAULT_SOURCE, SOURCES, replica_sizes, topic_settings
 
     with connect(bootstrap, timeout) as wire:
