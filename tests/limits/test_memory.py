@@ -53,10 +53,10 @@ def test_a_claimed_size_is_not_a_used_size(broker: BrokerProcess) -> None:
 
 
 def test_requests_under_way_use_no_more_memory_than_they_may(broker: BrokerProcess) -> None:
-    """Ten producers of 20 MB at once: three fit at a time, the others wait, all are answered."""
+    """Six producers of 20 MB at once: not all fit, the others wait, all are answered."""
     before, most = broker.resident_bytes, 0
     with ExitStack() as stack:
-        clients = [stack.enter_context(RawClient(broker.bootstrap_servers, timeout=30)) for _ in range(10)]
+        clients = [stack.enter_context(RawClient(broker.bootstrap_servers, timeout=30)) for _ in range(6)]
         frames = [client.frame(produce_request("a", [b"x" * 20 * MB]), 9) for client in clients]
         step = 1 * MB
         waiting = dict(zip(clients, frames, strict=True))
@@ -79,8 +79,7 @@ def test_requests_under_way_use_no_more_memory_than_they_may(broker: BrokerProce
             answer = client.receive().responses[0].partition_responses[0]
             assert answer.error_code == 0
         assert is_served_quickly(broker)
-    # Beside what is lent, one buffer that comes back may not be free yet.
-    assert most < REQUEST_MEMORY + 24 * MB + 16 * MB, f"{most / MB:.0f} MB"
+    assert most < REQUEST_MEMORY + 16 * MB, f"{most / MB:.0f} MB"
 
 
 def test_a_client_that_fetches_and_never_reads_costs_nothing(broker: BrokerProcess) -> None:
@@ -116,11 +115,13 @@ def test_a_client_that_asks_much_and_never_reads_costs_nothing(broker: BrokerPro
         assert broker.resident_bytes - before < 16 * MB
 
 
-def test_closed_connections_leave_nothing_behind(broker: BrokerProcess) -> None:
+def test_clients_that_leave_while_they_wait_leave_nothing_behind(broker: BrokerProcess) -> None:
     def storm() -> None:
         for _ in range(300):
             with RawClient(broker.bootstrap_servers) as client:
-                client.send(fetch_request("c", 0, max_wait_ms=1000), FETCH_VERSION)
+                client.send(fetch_request("c", 0, max_wait_ms=600_000), FETCH_VERSION)
+        with RawClient(broker.bootstrap_servers) as last:
+            last.call(ApiVersionsRequest(), 0)  # all who came before have been let in
         deadline = time.monotonic() + 10
         while broker.open_files > files + 5:
             assert time.monotonic() < deadline, "connections were not closed"
@@ -129,6 +130,5 @@ def test_closed_connections_leave_nothing_behind(broker: BrokerProcess) -> None:
     files = broker.open_files
     storm()
     before = broker.resident_bytes
-    storm()
     storm()
     assert broker.resident_bytes - before < 4 * MB
