@@ -26,7 +26,7 @@ from ottla.cluster.registry import (
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Waits for what another session will see soon; the test's deadline is the limit."""
-    while not await condition():  # noqa: ASYNC110 - there is nothing to be woken by
+    while not await condition():
         await asyncio.sleep(0.005)
 
 

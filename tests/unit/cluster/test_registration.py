@@ -25,7 +25,7 @@ BROKER = BrokerNode(7, "localhost", 9092, "rack-a")
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - there is nothing to be woken by
+    while not condition():
         await asyncio.sleep(0.005)
 
 
