@@ -163,3 +163,17 @@ def test_a_folder_that_cannot_be_made_is_said(ottla: Command) -> None:
     failed = ottla("serve", "--data", "/proc/ottla", "--listen", "127.0.0.1:0")
     assert failed.code == 1
     assert failed.err.startswith("error: cannot make the data folder /proc/ottla: ")
+
+
+def test_the_data_of_another_cluster_is_left_alone(ottla: Command, tmp_path: Path) -> None:
+    with serving(ottla, "--data", str(tmp_path)) as (process, ready):
+        Command(ready["bootstrap"]).ok("produce", "kept", input="record\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+    for name in ("registry.sqlite", "registry.sqlite-wal", "registry.sqlite-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    failed = ottla("serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0")
+    assert failed.code == 1
+    assert "belongs to cluster.id" in failed.err
+    assert "Traceback" not in failed.err
+    assert list(tmp_path.glob("kept-0/*.log")), "what nobody claims is not deleted"

@@ -79,10 +79,10 @@ class Dispatcher:
             return self._too_new(unsupported, connection)
         except codec.Malformed as malformed:
             raise Refused(f"no request: {malformed}") from None
+        connection.client_id = header.client_id
         handler = self._handlers.get(header.api_key)
         if handler is None:
             raise Refused(f"API {header.api_key} is not served here")
-        connection.client_id = header.client_id
         api = APIS[header.api_key]
         context = RequestContext(api, header, connection)
         try:
@@ -95,7 +95,7 @@ class Dispatcher:
                 return context.frame(response)
         except Refused:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as above, for those who waited
             raise self._defect(error, context) from error
         if response is None:
             return None
@@ -106,6 +106,7 @@ class Dispatcher:
     def _too_new(self, unsupported: UnsupportedVersion, connection: Connection) -> Parts:
         """KIP-511: a client too new for us learns what we speak from an answer in version 0."""
         header = unsupported.header
+        connection.client_id = header.client_id
         if header.api_key != API_VERSIONS:
             raise Refused(str(unsupported))
         context = RequestContext(APIS[API_VERSIONS], header._replace(api_version=0), connection)
@@ -133,7 +134,7 @@ class Dispatcher:
             if isinstance(response, BaseException):
                 raise response
             return context.frame(response)
-        except Exception as error:  # noqa: BLE001 - as above, for those who waited
+        except Exception as error:
             return self._defect(error, context)
 
     def _defect(self, error: Exception, context: RequestContext) -> Refused:

@@ -208,12 +208,21 @@ def _start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Fail
     import errno
     import socket
 
+    from ottla.broker.broker import WrongFolder
+    from ottla.cluster.registration import BrokerIdInUse
+    from ottla.cluster.registry import RegistryError
     from ottla.storage.log_directory import DirectoryInUse
 
     listener = config.listener
     address = f"{listener.host}:{listener.port}"
     if isinstance(error, DirectoryInUse):
         return Failure(str(error).split(";")[0], "Stop that one, or give another folder with --data DIR.")
+    if isinstance(error, WrongFolder):
+        return Failure(str(error))
+    if isinstance(error, BrokerIdInUse):
+        return Failure(str(error), "Give this one another id with --set node.id=N.")
+    if isinstance(error, RegistryError):
+        return Failure(f"cannot write the registry in {folder}: {error}", "Is the disk full?")
     if isinstance(error, socket.gaierror):
         return Failure(f"cannot listen on {address}: no such host")
     if not isinstance(error, OSError):
