@@ -95,7 +95,7 @@ class Dispatcher:
                 return context.frame(response)
         except Refused:
             raise
-        except Exception as error:  # noqa: BLE001 - as above, for those who waited
+        except Exception as error:
             raise self._defect(error, context) from error
         if response is None:
             return None
@@ -134,7 +134,7 @@ class Dispatcher:
             if isinstance(response, BaseException):
                 raise response
             return context.frame(response)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as above, for those who waited
             return self._defect(error, context)
 
     def _defect(self, error: Exception, context: RequestContext) -> Refused:
