@@ -7,7 +7,7 @@ change of configuration is a new `LogConfig` handed to `Log.configure`, in force
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ottla.protocol.batches import COMPRESSION_MASK
@@ -46,36 +46,36 @@ class LogConfig:
     # Ours: how large the records of one batch may become when they have to be decompressed.
     max_decompressed_message_bytes: int = 128 << 20
 
+    # What every append asks, worked out once.
+    is_compacted: bool = field(init=False, repr=False, compare=False)
+    is_deleted: bool = field(init=False, repr=False, compare=False)
+    is_log_append_time: bool = field(init=False, repr=False, compare=False)
+    # The codec every batch is to have, or None when the producer chooses.
+    target_codec: int | None = field(init=False, repr=False, compare=False)
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LogConfig:
         """From topic configuration values under Kafka's names; other keys are ignored."""
         known: dict[str, Any] = {}
-        for field in fields(cls):
-            value = values.get(field.name.replace("_", "."))
-            if value is not None:
-                known[field.name] = value
+        for each in fields(cls):
+            value = values.get(each.name.replace("_", "."))
+            if each.init and value is not None:
+                known[each.name] = value
         policy = known.get("cleanup_policy")
         if policy is not None:
             names = policy.split(",") if isinstance(policy, str) else policy
             known["cleanup_policy"] = tuple(name.strip() for name in names if name.strip())
         return cls(**known)
 
-    @property
-    def is_compacted(self) -> bool:
-        return "compact" in self.cleanup_policy
-
-    @property
-    def is_deleted(self) -> bool:
-        return "delete" in self.cleanup_policy
-
-    @property
-    def is_log_append_time(self) -> bool:
-        return self.message_timestamp_type == "LogAppendTime"
-
-    @property
-    def target_codec(self) -> int | None:
-        """The codec every batch is to have, or None when the producer chooses."""
-        return CODEC_NUMBERS.get(self.compression_type)
+    def __post_init__(self) -> None:
+        derived = {
+            "is_compacted": "compact" in self.cleanup_policy,
+            "is_deleted": "delete" in self.cleanup_policy,
+            "is_log_append_time": self.message_timestamp_type == "LogAppendTime",
+            "target_codec": CODEC_NUMBERS.get(self.compression_type),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def level_for(self, codec: int) -> int | None:
         """The configured compression level of a codec, None where a codec has none."""
