@@ -20,10 +20,13 @@ from ottla.storage.leader_epochs import CorruptCheckpoint
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+# Ours, empty: the topic was compacted at some time, so offsets may be missing without anything being wrong.
+COMPACTED = ".compacted"
 
 TopicPartition = tuple[str, int]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from ottla.clock import Clock
 from ottla.protocol.batches import CONTROL, LENGTH_OVERHEAD, MAGIC, crc_matches, headers
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
+from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS, PARTITION_METADATA
 from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, File
 from ottla.storage.leader_epochs import LeaderEpochs
@@ -102,6 +102,8 @@ class Log:
         self._last_flush_ms = clock.now_ms()
         self._snapshot_bytes = self.size  # where in the log's growth the last snapshot was taken
         self._doomed = DoomedFiles(disk)
+        self._is_marked = False
+        self._mark_compacted()
         self.on_lower_recovery_point: Callable[[], None] | None = None  # has it written before a truncation
 
     def __repr__(self) -> str:
@@ -130,6 +132,17 @@ class Log:
     def configure(self, config: LogConfig) -> None:
         """Use `config` from the next append on."""
         self.config = config
+        self._mark_compacted()
+
+    def _mark_compacted(self) -> None:
+        """Leave word in the folder, before a record is compacted away, that offsets may be missing."""
+        if self.config.is_compacted and not self._is_marked:
+            try:
+                self._disk.replace(self.folder / COMPACTED, b"", sync=False)
+            except OSError as problem:
+                logger.warning("%s: cannot write %s: %s", self.name, COMPACTED, problem)
+                return
+            self._is_marked = self._folder_dirty = True
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to where a reader of committed data may read."""

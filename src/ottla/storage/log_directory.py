@@ -22,6 +22,7 @@ from ottla.clock import Clock
 from ottla.protocol.errors import ApiError
 from ottla.storage.checkpoints import (
     CLEAN_SHUTDOWN,
+    CLEANED_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     META,
@@ -108,6 +109,7 @@ class LogDirectory:
         self._power_lost = self._note_boot(names)
         recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         log_starts = self._read_checkpoint(LOG_STARTS)
+        cleaned = self._read_checkpoint(CLEANED_OFFSETS)
         self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
         reports = []
         for name in sorted(names):
@@ -119,7 +121,15 @@ class LogDirectory:
             if match is None or not self._disk.is_folder(folder):
                 continue
             key = match["topic"], int(match["partition"])
-            reports.append(self._load(key, folder, recovery_points.get(key, 0), log_starts.get(key, 0)))
+            reports.append(
+                self._load(
+                    key,
+                    folder,
+                    recovery_point=recovery_points.get(key, 0),
+                    log_start_offset=log_starts.get(key, 0),
+                    may_have_gaps=key in cleaned,
+                )
+            )
         return reports
 
     def _note_boot(self, names: list[str]) -> bool:
@@ -130,7 +140,15 @@ class LogDirectory:
             self._disk.replace(path, boot_id.encode(), sync=True)
         return not boot_id or before != boot_id
 
-    def _load(self, key: TopicPartition, folder: Path, recovery_point: int, log_start: int) -> RecoveryReport:
+    def _load(
+        self,
+        key: TopicPartition,
+        folder: Path,
+        *,
+        recovery_point: int,
+        log_start_offset: int,
+        may_have_gaps: bool,
+    ) -> RecoveryReport:
         config = self._config_for(key[0])
         loaded = Loader(
             folder.name,
@@ -141,8 +159,9 @@ class LogDirectory:
             open_segments=self._open_segments,
             clean=self.was_clean,
             power_lost=self._power_lost,
+            may_have_gaps=may_have_gaps,
             recovery_point=recovery_point,
-            log_start_offset=log_start,
+            log_start_offset=log_start_offset,
         ).load()
         self.logs[key] = self._log(
             key,

@@ -24,7 +24,7 @@ from pathlib import Path
 from ottla.clock import Clock
 from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.checkpoints import LEADER_EPOCHS
+from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
 from ottla.storage.log_config import LogConfig
@@ -83,6 +83,7 @@ class Loader:
         open_segments: OpenSegments,
         clean: bool,
         power_lost: bool,
+        may_have_gaps: bool,
         recovery_point: int,
         log_start_offset: int,
     ) -> None:
@@ -93,6 +94,7 @@ class Loader:
         self._clock = clock
         self._open_segments = open_segments
         self._power_lost = power_lost
+        self._may_have_gaps = may_have_gaps or config.is_compacted
         self._recovery_point = recovery_point
         self._log_start = log_start_offset
         self._now = clock.now_ms()
@@ -144,6 +146,7 @@ class Loader:
         names = self._names = set(self._disk.list(self._folder))
         for name in [each for each in names if each.endswith(_STRAY_SUFFIXES)]:
             self._remove(name)
+        self._may_have_gaps = self._may_have_gaps or COMPACTED in names
         bases = sorted(_offset_of(name) for name in names if name.endswith(LOG_SUFFIX) and _is_offset(name))
         for base in bases:
             size = self._disk.size(self._folder / file_name(base, LOG_SUFFIX))
@@ -274,7 +277,7 @@ class Loader:
             except Damaged as damage:
                 raise _offline(segment, damage) from damage
             if end_offset > following.base_offset or (
-                end_offset < following.base_offset and not self._config.is_compacted
+                end_offset < following.base_offset and not self._may_have_gaps
             ):
                 raise Offline(
                     f"{segment.path} ends at offset {end_offset}, but the next segment begins at "
@@ -371,7 +374,7 @@ class Loader:
             segment.sealed = False
             return None
         if end_offset > following.base_offset or (
-            end_offset < following.base_offset and not self._config.is_compacted
+            end_offset < following.base_offset and not self._may_have_gaps
         ):
             reason = f"offset {following.base_offset} of the next segment does not follow {end_offset - 1}"
             return Damaged(segment.size, reason)

@@ -5,6 +5,7 @@ import pytest
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage import log as log_module
 from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
 from unit.storage.logs import Store, batch, from_producer, offsets, read_all
 
 FIRST = "00000000000000000000"
@@ -281,6 +282,20 @@ class TestDamage:
         second = list(store.files(".log"))[1]
         store.disk.remove(store.folder / second)
         self.offline(store)
+
+    def test_a_gap_is_no_damage_where_the_topic_was_ever_compacted(self) -> None:
+        store = filled(segment_bytes=100_000)
+        store.log.roll()
+        store.log.configure(LogConfig(cleanup_policy=("compact",)))
+        gap = batch(1)
+        gap[:8] = (1000).to_bytes(8, "big")
+        store.log.append_replicated(gap)
+        store.log.configure(LogConfig(cleanup_policy=("delete",)))
+        store.log.roll()
+        assert store.crash().failure is None
+        store.log.flush()
+        store.directory.checkpoint()
+        assert offsets(store.crash()) == [*range(60), 1000]
 
     def test_the_tail_is_not_cut_where_it_was_synced(self) -> None:
         store = filled()
