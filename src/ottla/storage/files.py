@@ -83,6 +83,12 @@ class Disk(Protocol):
     def size(self, path: Path) -> int:
         """Size of a file in bytes. FileNotFoundError when it is not there."""
 
+    def modified_ms(self, path: Path) -> int:
+        """When a file was last written to. FileNotFoundError when it is not there."""
+
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        """Make a file look as if it was last written to then."""
+
     def is_folder(self, path: Path) -> bool: ...
 
     def make_folder(self, path: Path) -> None:
@@ -212,6 +218,12 @@ class RealDisk:
 
     def size(self, path: Path) -> int:
         return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def is_folder(self, path: Path) -> bool:
         return path.is_dir()

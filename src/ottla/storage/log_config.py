@@ -36,6 +36,10 @@ class LogConfig:
     max_message_bytes: int = (1 << 20) + 12
     file_delete_delay_ms: int = 60_000
     cleanup_policy: tuple[str, ...] = ("delete",)
+    delete_retention_ms: int = DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = FOREVER
+    min_cleanable_dirty_ratio: float = 0.5
     compression_type: str = "producer"
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
@@ -50,6 +54,8 @@ class LogConfig:
     is_compacted: bool = field(init=False, repr=False, compare=False)
     is_deleted: bool = field(init=False, repr=False, compare=False)
     is_log_append_time: bool = field(init=False, repr=False, compare=False)
+    # After how long the active segment is closed: compaction, which must not be late, waits for it.
+    longest_segment_ms: int = field(init=False, repr=False, compare=False)
     # The codec every batch is to have, or None when the producer chooses.
     target_codec: int | None = field(init=False, repr=False, compare=False)
 
@@ -72,6 +78,9 @@ class LogConfig:
             "is_compacted": "compact" in self.cleanup_policy,
             "is_deleted": "delete" in self.cleanup_policy,
             "is_log_append_time": self.message_timestamp_type == "LogAppendTime",
+            "longest_segment_ms": min(self.segment_ms, self.max_compaction_lag_ms)
+            if "compact" in self.cleanup_policy
+            else self.segment_ms,
             "target_codec": CODEC_NUMBERS.get(self.compression_type),
         }
         for name, value in derived.items():

@@ -35,6 +35,8 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"  # behind the others: written by compaction, not yet part of the log
+SWAP_SUFFIX = ".swap"  # whole and synced, about to take the place of others
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class Segment:
         "_open_segments",
         "_remains",
         "_since_index",
+        "_suffix",
         "_tail_last",
         "_tail_positions",
         "_tail_start",
@@ -90,9 +93,17 @@ class Segment:
     )
 
     def __init__(
-        self, disk: Disk, folder: Path, base_offset: int, size: int, open_segments: OpenSegments, now_ms: int
+        self,
+        disk: Disk,
+        folder: Path,
+        base_offset: int,
+        size: int,
+        open_segments: OpenSegments,
+        now_ms: int,
+        suffix: str = "",
     ) -> None:
         self._disk = disk
+        self._suffix = suffix
         self._folder = folder
         self._open_segments = open_segments
         self._file: File | None = None
@@ -117,11 +128,17 @@ class Segment:
 
     @classmethod
     def create(
-        cls, disk: Disk, folder: Path, base_offset: int, open_segments: OpenSegments, now_ms: int
+        cls,
+        disk: Disk,
+        folder: Path,
+        base_offset: int,
+        open_segments: OpenSegments,
+        now_ms: int,
+        suffix: str = "",
     ) -> Segment:
         """A new, empty segment. Its index files come with the first entries that are written to them: with
         thousands of partitions, to make a file is the dearest thing a disk does."""
-        segment = cls(disk, folder, base_offset, 0, open_segments, now_ms)
+        segment = cls(disk, folder, base_offset, 0, open_segments, now_ms, suffix)
         disk.open(segment.path, create=True).truncate(0)
         segment.start_empty_indexes()
         segment.max_timestamp = -1
@@ -134,7 +151,11 @@ class Segment:
         return self.path_of(LOG_SUFFIX)
 
     def path_of(self, suffix: str) -> Path:
-        return self._folder / file_name(self.base_offset, suffix)
+        return self._folder / (file_name(self.base_offset, suffix) + self._suffix)
+
+    def renamed_to(self, suffix: str) -> None:
+        """Its files have another suffix behind their names now. Open descriptors stay good."""
+        self._suffix = suffix
 
     def move_to(self, folder: Path) -> None:
         """The folder has been renamed. Open descriptors stay good."""
@@ -165,6 +186,15 @@ class Segment:
             self._index = None
         if self._time_index is not None and self._time_index.written == len(self._time_index):
             self._time_index = None
+
+    def timestamp_for_retention(self, now_ms: int) -> int:
+        """The time of the newest record, if one can believe it.
+
+        When no record has a time, or one lies in the future, it is the time of the last write: otherwise a
+        wrong clock somewhere would have the segment deleted at once, or kept for ever.
+        """
+        newest = self.load_max_timestamp()
+        return newest if 0 <= newest <= now_ms else self._disk.modified_ms(self.path)
 
     def remove_files(self) -> None:
         for suffix in SUFFIXES:
@@ -346,11 +376,11 @@ class Segment:
             return False
         if self.first_timestamp is None:
             self.first_timestamp = read_header(self.file.read_at(0, HEADER_SIZE)).max_timestamp
-        if self.first_timestamp >= 0:
+        if 0 <= self.first_timestamp <= now_ms:
             waited = max_timestamp - self.first_timestamp
         else:
             waited = now_ms - self.created_ms
-        if waited > config.segment_ms - self._jitter(config):
+        if waited > config.longest_segment_ms - self._jitter(config):
             return True
         index, time_index = self._index, self._time_index
         return (index is not None and (len(index) + 1) * OFFSET_ENTRY_SIZE > config.segment_index_bytes) or (

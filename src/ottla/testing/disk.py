@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from ottla.clock import Clock, SystemClock
 from ottla.storage.files import Disk, File, Lock, LockHeld
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class _Node:
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.synced = bytes(data)
+        self.modified_ms = 0
 
     def lose_power(self, rng: Random) -> None:
         """Of each page changed since the last sync, and of the size, either the old or the new stays."""
@@ -50,9 +52,10 @@ class _Node:
 
 
 class MemoryFile:
-    def __init__(self, path: Path, node: _Node) -> None:
+    def __init__(self, path: Path, node: _Node, clock: Clock) -> None:
         self.path = path
         self._node = node
+        self._clock = clock
 
     @property
     def size(self) -> int:
@@ -63,6 +66,7 @@ class MemoryFile:
         if position > len(content):
             content.extend(bytes(position - len(content)))
         content[position : position + len(view)] = view
+        self._node.modified_ms = self._clock.now_ms()
 
     def read_at(self, position: int, size: int) -> bytes:
         return bytes(self._node.data[position : position + size])
@@ -101,12 +105,14 @@ class _MemoryLock:
 class MemoryDisk:
     """A file system in memory. `files` are its names now; what a loss of power leaves is kept beside."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._files: dict[Path, _Node] = {}
         self._folders: set[Path] = set()
         self._synced_files: dict[Path, _Node] = {}
         self._locks: dict[Path, str] = {}
         self._boots = 1
+        self._renames: list[tuple[Path, Path]] = []  # since the last sync of their folder
 
     def open(self, path: Path, *, create: bool = False) -> MemoryFile:
         node = self._files.get(path)
@@ -114,7 +120,8 @@ class MemoryDisk:
             if not create or path.parent not in self._folders:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             node = self._files[path] = _Node()
-        return MemoryFile(path, node)
+            node.modified_ms = self._clock.now_ms()
+        return MemoryFile(path, node, self._clock)
 
     def list(self, folder: Path) -> list[str]:
         if folder not in self._folders:
@@ -123,6 +130,14 @@ class MemoryDisk:
 
     def size(self, path: Path) -> int:
         return self.open(path).size
+
+    def modified_ms(self, path: Path) -> int:
+        self.open(path)
+        return self._files[path].modified_ms
+
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        self.open(path)
+        self._files[path].modified_ms = modified_ms
 
     def is_folder(self, path: Path) -> bool:
         return path in self._folders
@@ -135,6 +150,7 @@ class MemoryDisk:
             self._move_folder(source, target)
         elif source in self._files:
             self._files[target] = self._files.pop(source)
+            self._renames.append((source, target))
         else:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
 
@@ -158,6 +174,7 @@ class MemoryDisk:
             path: node for path, node in self._synced_files.items() if path.parent != folder
         }
         self._synced_files.update({p: node for p, node in self._files.items() if p.parent == folder})
+        self._renames = [each for each in self._renames if each[0].parent != folder]
 
     def read(self, path: Path) -> bytes:
         file = self.open(path)
@@ -168,6 +185,7 @@ class MemoryDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         node = self._files[path] = _Node()
         node.data[:] = data
+        node.modified_ms = self._clock.now_ms()
         if sync:
             node.synced = bytes(data)
             self.sync_folder(path.parent)
@@ -192,26 +210,46 @@ class MemoryDisk:
         """All files with their content."""
         return {path: bytes(node.data) for path, node in self._files.items()}
 
+    def _kept_renames(self, rng: Random) -> dict[Path, bool]:
+        """Whether the renames that touched a path survive: one is lost or kept as a whole.
+
+        Renames that share a name depend on each other, so one decision holds for all of them.
+        """
+        kept: dict[Path, bool] = {}
+        groups: list[set[Path]] = []
+        for pair in self._renames:
+            touching = [each for each in groups if not each.isdisjoint(pair)]
+            groups = [each for each in groups if each.isdisjoint(pair)]
+            groups.append(set(pair).union(*touching))
+        for names in groups:
+            kept.update(dict.fromkeys(names, rng.random() < 0.5))
+        return kept
+
     def copy(self) -> MemoryDisk:
         """A disk with the same files, all synced: what a process killed at this moment leaves behind."""
-        twin = MemoryDisk()
+        twin = MemoryDisk(self._clock)
         twin._folders = set(self._folders)
         twin._files = {path: _Node(bytes(node.data)) for path, node in self._files.items()}
         twin._synced_files = dict(twin._files)
+        for path, node in twin._files.items():
+            node.modified_ms = self._files[path].modified_ms
         return twin
 
     def lose_power(self, rng: Random) -> None:
         """Keep what was synced, and of the rest what chance keeps. Locks are gone."""
         names: dict[Path, _Node] = {}
+        kept = self._kept_renames(rng)
         for path in {**self._files, **self._synced_files}:
             before, now = self._synced_files.get(path), self._files.get(path)
-            node = now if before is now or rng.random() < 0.5 else before
+            is_kept = kept[path] if path in kept else rng.random() < 0.5
+            node = now if before is now or is_kept else before
             if node is not None and path.parent in self._folders:
                 names[path] = node
         for node in set(names.values()):
             node.lose_power(rng)
         self._files = names
         self._synced_files = dict(names)
+        self._renames.clear()
         self._locks.clear()
         self._boots += 1
 
@@ -272,6 +310,12 @@ class FaultyDisk:
 
     def size(self, path: Path) -> int:
         return self._disk.size(path)
+
+    def modified_ms(self, path: Path) -> int:
+        return self._disk.modified_ms(path)
+
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        self._disk.set_modified(path, modified_ms)
 
     def is_folder(self, path: Path) -> bool:
         return self._disk.is_folder(path)

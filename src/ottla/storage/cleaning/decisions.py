@@ -1,0 +1,148 @@
+"""Which log to compact next, up to where, and how its segments are put together. Pure: time is handed in.
+
+A log that is compacted has a clean part, a dirty part and a part that may not be touched yet:
+
+    |  clean: one record a key  |  dirty: anything  |  uncleanable: active segment, too young, undecided  |
+    log start            first dirty         first uncleanable                                     log end
+
+The dirtiest log goes first, unless one has waited longer than its `max.compaction.lag.ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ottla.storage.log_config import FOREVER, LogConfig
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+class CleanableSegment(NamedTuple):
+    """What the decisions know of a segment; the last one of a log is the active one."""
+
+    base_offset: int
+    size: int
+    first_timestamp: int  # of the first batch; -1 when it has none
+    max_timestamp: int
+    index_size: int = 0
+    time_index_size: int = 0
+
+
+class Cleanability(NamedTuple):
+    """Where a log stands."""
+
+    first_dirty: int
+    first_uncleanable: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool  # a record has waited longer than max.compaction.lag.ms
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+class Candidate(NamedTuple):
+    """A log that might be compacted."""
+
+    name: str
+    cleanability: Cleanability
+    min_dirty_ratio: float
+    asked_for: bool = False  # somebody wants it now, whatever the ratio
+
+    @property
+    def is_due(self) -> bool:
+        where = self.cleanability
+        if where.dirty_bytes == 0:
+            return False
+        return self.asked_for or where.overdue or where.dirty_ratio > self.min_dirty_ratio
+
+
+def first_dirty_offset(checkpoint: int | None, log_start: int, log_end: int) -> int:
+    """Where the last compaction ended, unless the log was cut since."""
+    if checkpoint is None or not log_start <= checkpoint <= log_end:
+        return log_start
+    return checkpoint
+
+
+def measure(
+    segments: Sequence[CleanableSegment],
+    config: LogConfig,
+    *,
+    first_dirty: int,
+    stable_offset: int,
+    now_ms: int,
+    ignore_lag: bool = False,
+) -> Cleanability:
+    """Clean, dirty and untouchable parts of a log. `stable_offset`: all before it is decided and replicated.
+
+    `min.compaction.lag.ms` holds for whole segments: the first one with a record that is too young, and all
+    behind it, stay.
+    """
+    active = segments[-1]
+    uncleanable = min(active.base_offset, stable_offset)
+    lag = 0 if ignore_lag else config.min_compaction_lag_ms
+    if lag > 0:
+        for segment in segments:
+            if segment.base_offset >= first_dirty and segment.max_timestamp > now_ms - lag:
+                uncleanable = min(uncleanable, segment.base_offset)
+                break
+    uncleanable = max(uncleanable, first_dirty)
+    clean = sum(segment.size for segment in segments[:-1] if segment.base_offset < first_dirty)
+    dirty = [s for s in segments[:-1] if first_dirty <= s.base_offset < uncleanable]
+    # A cleaning that stopped for want of memory ended within a segment, which then counts for the dirty part.
+    straddling = [
+        s
+        for s, following in pairwise(segments)
+        if s.base_offset < first_dirty < min(following.base_offset, uncleanable)
+    ]
+    clean -= sum(segment.size for segment in straddling)
+    dirty_bytes = sum(segment.size for segment in [*straddling, *dirty])
+    overdue = False
+    if config.max_compaction_lag_ms < FOREVER:
+        first_times = [s.first_timestamp for s in [*straddling, *dirty] if s.size and s.first_timestamp >= 0]
+        overdue = bool(first_times) and min(first_times) < now_ms - config.max_compaction_lag_ms
+    return Cleanability(first_dirty, uncleanable, clean, dirty_bytes, overdue)
+
+
+def choose(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The log to compact next, None when none is due."""
+    due = [candidate for candidate in candidates if candidate.is_due]
+    if not due:
+        return None
+    return max(
+        due,
+        key=lambda each: (each.asked_for, each.cleanability.overdue, each.cleanability.dirty_ratio),
+    )
+
+
+def group(
+    segments: Sequence[CleanableSegment], config: LogConfig, end_offset: int
+) -> list[list[CleanableSegment]]:
+    """Neighbours that become one segment: together within segment.bytes and what an index can express.
+
+    `end_offset` is where the last of `segments` ends.
+    """
+    groups: list[list[CleanableSegment]] = []
+    ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
+    size = index_size = time_index_size = 0
+    for segment, end in zip(segments, ends, strict=True):
+        fits = (
+            bool(groups)
+            and size + segment.size <= config.segment_bytes
+            and index_size + segment.index_size <= config.segment_index_bytes
+            and time_index_size + segment.time_index_size <= config.segment_index_bytes
+            and end - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+        )
+        if fits:
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+            size = index_size = time_index_size = 0
+        size += segment.size
+        index_size += segment.index_size
+        time_index_size += segment.time_index_size
+    return groups

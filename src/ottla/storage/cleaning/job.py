@@ -1,0 +1,350 @@
+"""One pass of compaction over a log: from its closed segments to new ones beside them, named `.cleaned`.
+
+The pass has two halves. First the dirty part is read and the latest offset of each of its keys noted, until
+the memory for keys is used up; then the log is read from its start to that point and written anew without
+the records that are not the latest of their keys. What is left over is the next pass's business.
+
+Nothing of the log itself is touched: the job is told which files to read and leaves new ones, synced. It may
+therefore run anywhere, in another process for choice, and be abandoned at any moment. `swap` does the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from ottla.protocol.batches import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+)
+from ottla.protocol.compression import CompressionError
+from ottla.protocol.varints import InvalidRecords
+from ottla.storage.cleaning.decisions import CleanableSegment, group
+from ottla.storage.cleaning.key_map import KeyMap
+from ottla.storage.cleaning.record_loops import find_survivors, note_keys
+from ottla.storage.cleaning.rewrite import open_body, with_survivors, without_records
+from ottla.storage.cleaning.rules import (
+    BatchRules,
+    PlainRules,
+    Verdict,
+    delete_horizon,
+    keeps_tombstones,
+    must_leave_header,
+)
+from ottla.storage.cleaning.throttle import Throttle
+from ottla.storage.files import Disk
+from ottla.storage.log_config import LogConfig
+from ottla.storage.open_segments import OpenSegments
+from ottla.storage.segment import CLEANED_SUFFIX, LOG_SUFFIX, Segment, file_name
+from ottla.storage.validation import StampedBatch
+
+READ_SIZE = 1 << 20
+_WRITE_SIZE = 1 << 20
+_LONGEST_PART = 1 << 26  # offsets with bits in memory: 16 MiB at most
+_LARGEST_FILE = 2**31 - 1
+
+
+class Uncleanable(Exception):
+    """The log holds something that compaction cannot read."""
+
+
+@dataclass(frozen=True)
+class CleaningJob:
+    """All that the pass needs to know. Can be sent to another process as text."""
+
+    name: str
+    folder: str
+    segments: list[CleanableSegment]  # the closed ones, up to the first uncleanable offset
+    segments_end: int  # where the last of them ends
+    first_dirty: int
+    first_uncleanable: int
+    now_ms: int
+    config: LogConfig
+    delete_retention_ms: int
+    last_of_producer: dict[int, int]  # the last offset of each producer that is still known
+    memory: int
+    load_factor: float = 0.9
+    bytes_per_second: float = float("inf")
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> CleaningJob:
+        values: dict[str, Any] = json.loads(text)
+        settings = {each.name: values["config"][each.name] for each in fields(LogConfig) if each.init}
+        settings["cleanup_policy"] = tuple(settings["cleanup_policy"])
+        values["config"] = LogConfig(**settings)
+        values["segments"] = [CleanableSegment(*segment) for segment in values["segments"]]
+        values["last_of_producer"] = {int(key): value for key, value in values["last_of_producer"].items()}
+        return cls(**values)
+
+
+@dataclass
+class CleanedSegment:
+    """A new segment and those whose place it takes."""
+
+    base_offset: int
+    size: int
+    replaces: list[int]
+
+
+@dataclass
+class CleaningResult:
+    """What the pass did."""
+
+    cleaned_to: int  # the first offset that is dirty now
+    segments: list[CleanedSegment] = field(default_factory=list)
+    keys: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> CleaningResult:
+        values: dict[str, Any] = json.loads(text)
+        values["segments"] = [CleanedSegment(**segment) for segment in values["segments"]]
+        return cls(**values)
+
+
+Progress = Callable[[int, int], None]
+"""Bytes read so far, and in all."""
+
+
+def run(
+    job: CleaningJob,
+    disk: Disk,
+    *,
+    throttle: Throttle | None = None,
+    rules: Callable[[], BatchRules] = PlainRules,
+    progress: Progress | None = None,
+) -> CleaningResult:
+    """Do the pass. Uncleanable when a batch cannot be read, OSError when the disk fails."""
+    return _Pass(job, disk, throttle or Throttle(job.bytes_per_second), rules, progress).run()
+
+
+class _Pass:
+    def __init__(
+        self,
+        job: CleaningJob,
+        disk: Disk,
+        throttle: Throttle,
+        rules: Callable[[], BatchRules],
+        progress: Progress | None,
+    ) -> None:
+        self._job = job
+        self._disk = disk
+        self._throttle = throttle
+        self._rules = rules
+        self._progress = progress
+        self._folder = Path(job.folder)
+        self._keys = KeyMap(job.memory, job.load_factor, job.first_dirty)
+        self._result = CleaningResult(job.first_dirty)
+        self._read = 0
+        ends = [segment.base_offset for segment in job.segments[1:]] + [job.segments_end]
+        self._dirty = [
+            segment for segment, end in zip(job.segments, ends, strict=True) if end > job.first_dirty
+        ]
+        self._to_read = sum(segment.size for segment in [*job.segments, *self._dirty])
+
+    def run(self) -> CleaningResult:
+        result, keys = self._result, self._keys
+        self._note_keys()
+        result.cleaned_to, result.keys = keys.end, keys.size
+        wanted = [s for s in self._job.segments if s.base_offset < keys.end]
+        end = self._job.segments_end
+        if len(wanted) < len(self._job.segments):
+            end = self._job.segments[len(wanted)].base_offset
+        self._to_read = self._read + sum(segment.size for segment in wanted)
+        rules = self._rules()
+        for members in group(wanted, self._job.config, end):
+            result.segments.append(self._clean(members, rules))
+        return result
+
+    # -- the first half: keys ------------------------------------------------------------------------
+
+    def _note_keys(self) -> None:
+        keys, rules = self._keys, self._rules()
+        max_size = self._job.config.max_decompressed_message_bytes
+        for segment in self._dirty:
+            for position, header, batch in self._batches(segment):
+                last_offset = header.last_offset
+                if last_offset < keys.start:
+                    continue
+                if header.next_offset > self._job.first_uncleanable:
+                    return
+                if last_offset - keys.start >= _LONGEST_PART:
+                    if keys.end > keys.start:
+                        return
+                    keys.start = keys.end = header.base_offset  # no record lies before it
+                    if header.last_offset_delta >= _LONGEST_PART:
+                        raise self._uncleanable(segment, position, "its offsets are too far apart")
+                keys.extend(last_offset + 1)
+                if rules.judge(header) is Verdict.COMPACT:
+                    if header.record_count > keys.room:
+                        if keys.size:
+                            return
+                        raise self._uncleanable(
+                            segment,
+                            position,
+                            f"{header.record_count} records in one batch are more than the {keys.capacity} "
+                            "keys that log.cleaner.dedupe.buffer.size has room for",
+                        )
+                    try:
+                        body = open_body(header, batch, max_size)
+                        if note_keys(body, header.record_count, header.base_offset, keys):
+                            keys.note_tombstones(last_offset)
+                    except (InvalidRecords, CompressionError) as problem:
+                        raise self._uncleanable(segment, position, str(problem)) from problem
+                keys.end = last_offset + 1
+        # The round also covers offsets that no record has any more.
+        keys.end = max(keys.end, min(self._job.first_uncleanable, self._job.segments_end))
+        keys.extend(min(keys.end, keys.start + _LONGEST_PART))
+
+    # -- the second half: records --------------------------------------------------------------------
+
+    def _clean(self, members: list[CleanableSegment], rules: BatchRules) -> CleanedSegment:
+        """Write the survivors of some neighbouring segments to one new segment."""
+        base = members[0].base_offset
+        new = Segment.create(
+            self._disk, self._folder, base, OpenSegments(), self._job.now_ms, suffix=CLEANED_SUFFIX
+        )
+        pending = bytearray()
+        batches: list[StampedBatch] = []
+        interval = self._job.config.index_interval_bytes
+
+        def write() -> None:
+            self._throttle.spent(len(pending))
+            new.append(memoryview(bytes(pending)), batches, interval)
+            pending.clear()
+            batches.clear()
+
+        for segment in members:
+            for position, header, batch in self._batches(segment):
+                self._result.records_before += header.record_count
+                left = self._survivors(segment, position, header, batch, rules)
+                if left is None:
+                    continue
+                header = BatchHeader._make(HEADER.unpack_from(left))
+                self._result.records_after += header.record_count
+                if new.size + len(pending) + len(left) > _LARGEST_FILE:
+                    raise self._uncleanable(segment, position, "the new segment would be larger than 2 GiB")
+                batches.append((len(pending), header.base_offset, header))
+                pending += left
+                if len(pending) >= _WRITE_SIZE:
+                    write()
+        if batches:
+            write()
+        files = [new.file, *new.write_indexes(finish=True)]
+        self._disk.set_modified(new.path, max(self._modified(segment) for segment in members))
+        for file in files:
+            file.sync()
+        before = sum(segment.size for segment in members)
+        self._result.bytes_before += before
+        self._result.bytes_after += new.size
+        return CleanedSegment(base, new.size, [segment.base_offset for segment in members])
+
+    def _modified(self, segment: CleanableSegment) -> int:
+        return self._disk.modified_ms(self._folder / file_name(segment.base_offset, LOG_SUFFIX))
+
+    def _survivors(
+        self,
+        segment: CleanableSegment,
+        position: int,
+        header: BatchHeader,
+        batch: memoryview,
+        rules: BatchRules,
+    ) -> bytes | memoryview | None:
+        """The batch as it will be, None when nothing of it stays."""
+        job, keys = self._job, self._keys
+        verdict = rules.judge(header)
+        if verdict is Verdict.KEEP or header.base_offset >= keys.end:
+            return batch
+        count = 0
+        if verdict is Verdict.COMPACT and header.record_count:
+            if header.base_offset >= keys.start:
+                last = header.last_offset
+                count = keys.count_latest(header.base_offset, last)
+                if count == header.record_count and not keys.has_tombstones(last):
+                    return batch
+                if count == 0:
+                    return self._emptied(header)
+            try:
+                body = open_body(header, batch, job.config.max_decompressed_message_bytes)
+                survivors = find_survivors(
+                    body, header.record_count, header.base_offset, keys, keeps_tombstones(header, job.now_ms)
+                )
+                count = survivors.count
+                if count:
+                    needs_horizon = survivors.tombstones and delete_horizon(header) is None
+                    if count == header.record_count and not needs_horizon:
+                        return batch
+                    horizon = job.now_ms + job.delete_retention_ms if needs_horizon else None
+                    return with_survivors(header, body, survivors, horizon, job.config)
+            except (InvalidRecords, CompressionError) as problem:
+                raise self._uncleanable(segment, position, str(problem)) from problem
+        return self._emptied(header)
+
+    def _emptied(self, header: BatchHeader) -> bytes | None:
+        if must_leave_header(header, self._job.last_of_producer, self._keys.end):
+            return without_records(header)
+        return None
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def _batches(self, segment: CleanableSegment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Position, header and bytes of each batch, checked. The bytes are good until the next one."""
+        file = self._disk.open(self._folder / file_name(segment.base_offset, LOG_SUFFIX))
+        buffer = bytearray(min(READ_SIZE, max(segment.size, HEADER_SIZE)))
+        start = filled = position = 0
+        while position < segment.size:
+            at = position - start
+            size = HEADER_SIZE
+            if filled - at >= HEADER_SIZE:
+                size = int.from_bytes(buffer[at + 8 : at + 12], "big", signed=True) + LENGTH_OVERHEAD
+            if filled - at < max(size, HEADER_SIZE):
+                if size > segment.size - position:
+                    raise self._uncleanable(segment, position, "a batch is longer than its file")
+                if size > len(buffer):
+                    buffer = bytearray(size)
+                wanted = min(len(buffer), segment.size - position)
+                with memoryview(buffer)[:wanted] as view:
+                    filled = file.read_into(position, view)
+                start, at = position, 0
+                self._note_read(filled)
+                if filled < size:
+                    raise self._uncleanable(segment, position, "the file ends within a batch")
+                if size == HEADER_SIZE and filled > HEADER_SIZE:
+                    continue  # only now is its size known
+            header = BatchHeader._make(HEADER.unpack_from(buffer, at))
+            size = header[1] + LENGTH_OVERHEAD
+            if header[3] != MAGIC or size < HEADER_SIZE:
+                raise self._uncleanable(segment, position, "there is no batch header")
+            with memoryview(buffer)[at : at + size] as batch:
+                if len(batch) < size or crc32c(batch[CRC_START:]) != header[4]:
+                    raise self._uncleanable(segment, position, "a batch has a wrong CRC")
+                yield position, header, batch
+            position += size
+
+    def _note_read(self, size: int) -> None:
+        self._throttle.spent(size)
+        self._read += size
+        if self._progress is not None:
+            self._progress(min(self._read, self._to_read), self._to_read)
+
+    def _uncleanable(self, segment: CleanableSegment, position: int, reason: str) -> Uncleanable:
+        path = self._folder / file_name(segment.base_offset, LOG_SUFFIX)
+        return Uncleanable(f"{reason} at byte {position} of {path}")
