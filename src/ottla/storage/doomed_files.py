@@ -26,16 +26,19 @@ class DoomedFiles:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def rename(self, path: Path, new_path: Path, due_ms: int) -> None:
+    def rename(self, path: Path, new_path: Path, due_ms: int, *, must: bool = False) -> None:
         """Rename now, remove at `due_ms`. Nothing happens when there is no such file.
 
-        A disk that refuses to rename gets another chance when it is time to remove.
+        A disk that refuses to rename gets another chance when it is time to remove. With `must` it does not
+        (OSError), because something else will get the name.
         """
         try:
             self._disk.rename(path, new_path)
         except FileNotFoundError:
             return
         except OSError as problem:
+            if must:
+                raise
             logger.warning("cannot rename %s, which is to be deleted: %s", path, problem)
             new_path = path
         self._entries.append((due_ms, new_path))

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ottla.clock import Clock
 from ottla.protocol.batches import CONTROL, LENGTH_OVERHEAD, MAGIC, crc_matches, headers
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS, PARTITION_METADATA
+from ottla.storage.cleaning.decisions import CleanableSegment
 from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, File
 from ottla.storage.leader_epochs import LeaderEpochs
@@ -96,6 +97,7 @@ class Log:
         self._lock = threading.Lock()  # between appends and the thread that flushes
         self._flushing = threading.Lock()  # one flush at a time
         self._truncations = 0
+        self.swapping = False  # cleaned segments are taking their places: nothing may be deleted meanwhile
         self._is_new = recovery_point == 0  # the name of its folder may not be on disk yet
         self._folder_dirty = recovery_point < end_offset or self._is_new
         self._epochs_dirty = False
@@ -123,6 +125,25 @@ class Log:
     @property
     def segments(self) -> list[SegmentInfo]:
         return [SegmentInfo(s.base_offset, s.size, s.load_max_timestamp()) for s in self._segments]
+
+    @property
+    def truncations(self) -> int:
+        """How often the log was cut: what was read of it before need not be what is there now."""
+        return self._truncations
+
+    def cleanable_segments(self, *, in_detail: bool = False) -> list[CleanableSegment]:
+        """All segments as compaction sees them. `in_detail` looks at files for what only grouping asks."""
+        dated = in_detail or self.config.max_compaction_lag_ms < FOREVER
+        found = []
+        for segment in self._segments:
+            first_timestamp = segment.load_first_timestamp() if dated else -1
+            sizes = segment.index_file_sizes() if in_detail and segment.sealed else (0, 0)
+            found.append(
+                CleanableSegment(
+                    segment.base_offset, segment.size, first_timestamp, segment.load_max_timestamp(), *sizes
+                )
+            )
+        return found
 
     @property
     def start_is_moved(self) -> bool:
@@ -413,15 +434,20 @@ class Log:
     def apply_retention(self, high_watermark: int) -> list[SegmentInfo]:
         """Delete the segments that retention allows; returns them. Files go after file.delete.delay.ms."""
         self._check_online()
+        if self.swapping:
+            return []
         try:
-            infos = self.segments
+            now_ms = self._clock.now_ms()
+            infos = [
+                SegmentInfo(s.base_offset, s.size, s.timestamp_for_retention(now_ms)) for s in self._segments
+            ]
             count, reason = segments_to_delete(
                 infos,
                 self.config,
                 log_start_offset=self.log_start_offset,
                 end_offset=self.end_offset,
                 high_watermark=high_watermark,
-                now_ms=self._clock.now_ms(),
+                now_ms=now_ms,
             )
             if count == 0:
                 return []
@@ -461,6 +487,48 @@ class Log:
                 self._doomed.rename(path, path.with_name(path.name + DELETED_SUFFIX), due)
             self._snapshots.offsets.discard(segment.base_offset)
         self._folder_dirty = True
+
+    def replace_segments(self, replaced: Sequence[int], segment: Segment, truncations: int) -> bool:
+        """Put a cleaned segment in the place of those with the base offsets `replaced`.
+
+        False, and no change, when they are not the ones that were there when the log had been cut
+        `truncations` times.
+        """
+        with self._lock:
+            first = bisect_left(self._bases, replaced[0])
+            last = first + len(replaced)
+            if (
+                self.failure is not None
+                or truncations != self._truncations
+                or last >= len(self._bases)
+                or self._bases[first:last] != list(replaced)
+            ):
+                return False
+            old = self._segments[first:last]
+            self._segments[first:last] = [segment]
+            self._bases[first:last] = [segment.base_offset]
+            self._size = sum(each.size for each in self._segments[:-1])
+        for each in old:
+            self._open_segments.forget(each)
+            if each.base_offset != segment.base_offset:
+                self._snapshots.offsets.discard(each.base_offset)
+        return True
+
+    def doom_files(self, names: Sequence[str]) -> None:
+        """Rename files of the folder to `.deleted`, to be removed later. OSError when one cannot be."""
+        due = self._clock.now_ms() + self.config.file_delete_delay_ms
+        for name in names:
+            path = self.folder / name
+            self._doomed.rename(path, path.with_name(path.name + DELETED_SUFFIX), due, must=True)
+
+    def new_segment(self, base_offset: int, size: int, suffix: str) -> Segment:
+        """A closed segment whose files are in the folder already, under names with `suffix`."""
+        now_ms = self._clock.now_ms()
+        segment = Segment(
+            self._disk, self.folder, base_offset, size, self._open_segments, now_ms, suffix=suffix
+        )
+        segment.sealed = True
+        return segment
 
     def remove_doomed(self, now_ms: int) -> int:
         """Remove the renamed files whose time has come; how many they were."""

@@ -78,6 +78,7 @@ class LogDirectory:
         self.path = path
         self.logs: dict[TopicPartition, Log] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}  # as they were checkpointed, for `open`
+        self.cleaned_offsets: dict[TopicPartition, int] = {}  # up to where each log is compacted
         self.was_clean = False
         self._power_lost = False
         self._disk = disk
@@ -109,7 +110,7 @@ class LogDirectory:
         self._power_lost = self._note_boot(names)
         recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         log_starts = self._read_checkpoint(LOG_STARTS)
-        cleaned = self._read_checkpoint(CLEANED_OFFSETS)
+        self.cleaned_offsets = self._read_checkpoint(CLEANED_OFFSETS)
         self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
         reports = []
         for name in sorted(names):
@@ -127,7 +128,7 @@ class LogDirectory:
                     folder,
                     recovery_point=recovery_points.get(key, 0),
                     log_start_offset=log_starts.get(key, 0),
-                    may_have_gaps=key in cleaned,
+                    may_have_gaps=key in self.cleaned_offsets,
                 )
             )
         return reports
@@ -286,6 +287,8 @@ class LogDirectory:
         target = self.path / (f"{topic[: 255 - len(suffix) - 12]}-{partition}{suffix}")
         self._doomed.rename(log.folder, target, self._clock.now_ms() + log.config.file_delete_delay_ms)
         # A partition made again under this name must not inherit the offsets.
+        if self.cleaned_offsets.pop((topic, partition), None) is not None:
+            self.checkpoint_cleaned()
         if log.recovery_point or log.log_start_offset:
             self.checkpoint()
 
@@ -314,6 +317,11 @@ class LogDirectory:
         self._write_checkpoint(LOG_STARTS, starts)
         if high_watermarks is not None:
             self._write_checkpoint(HIGH_WATERMARKS, high_watermarks)
+
+    def checkpoint_cleaned(self) -> None:
+        """Write up to where the logs are compacted. Blocks."""
+        cleaned = {key: offset for key, offset in list(self.cleaned_offsets.items()) if key in self.logs}
+        self._write_checkpoint(CLEANED_OFFSETS, cleaned)
 
     def _checkpoint_recovery_points(self) -> None:
         points = {key: log.recovery_point for key, log in list(self.logs.items())}

@@ -25,6 +25,7 @@ from ottla.clock import Clock
 from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS
+from ottla.storage.cleaning.swap import finish_swaps
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
 from ottla.storage.log_config import LogConfig
@@ -35,6 +36,7 @@ from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.replay import control_record_at, replay, restore_producers
 from ottla.storage.scan import Damaged, verify, walk
 from ottla.storage.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -47,7 +49,7 @@ from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
-_STRAY_SUFFIXES = (DELETED_SUFFIX, ".cleaned", TEMPORARY_SUFFIX)
+_STRAY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 
 @dataclass
@@ -144,6 +146,13 @@ class Loader:
     def _list_files(self) -> None:
         """Segments and snapshots that are there; what an interrupted deletion or write left is removed."""
         names = self._names = set(self._disk.list(self._folder))
+        try:
+            finished = finish_swaps(self._disk, self._folder, names)
+        except Damaged as damage:
+            raise self._offline_somewhere(damage) from damage
+        if finished:
+            names = self._names = set(self._disk.list(self._folder))
+            self._report.removed_files += finished
         for name in [each for each in names if each.endswith(_STRAY_SUFFIXES)]:
             self._remove(name)
         self._may_have_gaps = self._may_have_gaps or COMPACTED in names

@@ -323,6 +323,24 @@ class Segment:
             self.max_timestamp, self.max_timestamp_offset = timestamp, self.base_offset + offset
         return self.max_timestamp
 
+    def load_first_timestamp(self) -> int:
+        """The largest timestamp of the first batch, -1 when there is none."""
+        if self.first_timestamp is None:
+            if self.size == 0:
+                return -1
+            self.first_timestamp = read_header(self.file.read_at(0, HEADER_SIZE)).max_timestamp
+        return self.first_timestamp
+
+    def index_file_sizes(self) -> tuple[int, int]:
+        """Bytes of the files of both indexes; 0 for one that is missing, which is made anew on use."""
+        sizes = []
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            try:
+                sizes.append(self._disk.size(self.path_of(suffix)))
+            except FileNotFoundError:
+                sizes.append(0)
+        return sizes[0], sizes[1]
+
     def _finish_time_index(self) -> None:
         timestamp = self.load_max_timestamp()
         self.time_index.add(timestamp, self.max_timestamp_offset - self.base_offset)
@@ -374,10 +392,9 @@ class Segment:
             return True
         if self.size == 0:
             return False
-        if self.first_timestamp is None:
-            self.first_timestamp = read_header(self.file.read_at(0, HEADER_SIZE)).max_timestamp
-        if 0 <= self.first_timestamp <= now_ms:
-            waited = max_timestamp - self.first_timestamp
+        first_timestamp = self.load_first_timestamp()
+        if 0 <= first_timestamp <= now_ms:
+            waited = max_timestamp - first_timestamp
         else:
             waited = now_ms - self.created_ms
         if waited > config.longest_segment_ms - self._jitter(config):

@@ -1,0 +1,249 @@
+"""The cleaner of a data folder: picks a log, has a pass made over it, swaps the result in, remembers.
+
+It does no waiting and knows no threads. `clean` is a generator: between its steps, which run where the log is
+used, it hands out work that blocks (reading, writing, syncing) and is sent the outcome. A broker runs that
+work in threads and processes beside its event loop; a test, or a tool, runs it on the spot (`clean_now`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ottla.clock import Clock
+from ottla.protocol.errors import ApiError
+from ottla.storage.checkpoints import TopicPartition
+from ottla.storage.cleaning.decisions import Candidate, Cleanability, choose, first_dirty_offset, measure
+from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Progress, Uncleanable, run
+from ottla.storage.cleaning.state import CleaningState, LastCleaning
+from ottla.storage.cleaning.swap import Swap, remove_cleaned
+from ottla.storage.files import Disk
+from ottla.storage.log import Log
+from ottla.storage.log_directory import LogDirectory
+
+logger = logging.getLogger("ottla.cleaner")
+
+Blocking = Callable[[], Any]
+RunJob = Callable[[CleaningJob, Progress], CleaningResult]
+
+
+class Overtaken(Exception):
+    """The log is not any more what the pass was made over."""
+
+
+@dataclass(frozen=True)
+class CleanerSettings:
+    """The broker's `log.cleaner.*`. `memory` is for one log at a time."""
+
+    memory: int = 128 << 20
+    load_factor: float = 0.9
+    bytes_per_second: float = float("inf")
+
+
+class Cleaner:
+    def __init__(
+        self, directory: LogDirectory, disk: Disk, clock: Clock, *, run_job: RunJob | None = None
+    ) -> None:
+        self.settings = CleanerSettings()
+        self.states: dict[TopicPartition, CleaningState] = {}
+        self._directory = directory
+        self._disk = disk
+        self._clock = clock
+        self._run_job = run_job or (lambda job, progress: run(job, disk, progress=progress))
+
+    def state(self, log: Log) -> CleaningState:
+        return self.states.setdefault((log.topic, log.partition), CleaningState())
+
+    def forget(self, topic: str, partition: int) -> None:
+        """The partition is gone, or is another one now."""
+        self.states.pop((topic, partition), None)
+
+    # -- which log -----------------------------------------------------------------------------------
+
+    def cleanability(self, log: Log, stable_offset: int) -> Cleanability:
+        """Where a log stands. `stable_offset`: decided and replicated up to there."""
+        checkpoint = self._directory.cleaned_offsets.get((log.topic, log.partition))
+        state = self.states.get((log.topic, log.partition))
+        return measure(
+            log.cleanable_segments(),
+            log.config,
+            first_dirty=first_dirty_offset(checkpoint, log.log_start_offset, log.end_offset),
+            stable_offset=stable_offset,
+            now_ms=self._clock.now_ms(),
+            ignore_lag=state is not None and state.asked_for,
+        )
+
+    def candidate(self, log: Log, stable_offset: int) -> Candidate | None:
+        """The log, if it may be compacted at all just now."""
+        state = self.states.get((log.topic, log.partition))
+        asked_for = state is not None and state.asked_for
+        if log.failure is not None or not log.config.is_compacted:
+            return None
+        if state is not None and (state.running or state.uncleanable):
+            return None
+        try:
+            where = self.cleanability(log, stable_offset)
+        except OSError as problem:
+            logger.warning("%s: cannot tell how dirty it is: %s", log.name, problem)
+            return None
+        return Candidate(log.name, where, log.config.min_cleanable_dirty_ratio, asked_for)
+
+    def choose(self, logs: list[tuple[Log, int]]) -> tuple[Log, int] | None:
+        """Of logs with their stable offsets the one to compact next, None when none is due."""
+        by_name = {}
+        candidates = []
+        for log, stable_offset in logs:
+            candidate = self.candidate(log, stable_offset)
+            if candidate is not None:
+                by_name[candidate.name] = log, stable_offset
+                candidates.append(candidate)
+        chosen = choose(candidates)
+        return None if chosen is None else by_name[chosen.name]
+
+    # -- cleaning one --------------------------------------------------------------------------------
+
+    def plan(self, log: Log, stable_offset: int) -> CleaningJob | None:
+        """The pass to be made, None when there is nothing dirty. Looks at files."""
+        where = self.cleanability(log, stable_offset)
+        segments = log.cleanable_segments(in_detail=True)
+        ends = [segment.base_offset for segment in segments[1:]]
+        chosen = [s for s in segments[:-1] if s.base_offset < where.first_uncleanable]
+        if not chosen or where.dirty_bytes == 0:
+            return None
+        return CleaningJob(
+            name=log.name,
+            folder=str(log.folder),
+            segments=chosen,
+            segments_end=ends[len(chosen) - 1],
+            first_dirty=where.first_dirty,
+            first_uncleanable=where.first_uncleanable,
+            now_ms=self._clock.now_ms(),
+            config=log.config,
+            delete_retention_ms=log.config.delete_retention_ms,
+            last_of_producer={s.producer_id: s.last_offset for s in log.producers.active},
+            memory=self.settings.memory,
+            load_factor=self.settings.load_factor,
+            bytes_per_second=self.settings.bytes_per_second,
+        )
+
+    def clean(self, log: Log, stable_offset: int) -> Generator[Blocking, Any, bool]:
+        """Compact a log; whether it was done. What goes wrong is noted in the log's state and logged."""
+        state = self.state(log)
+        state.running = True
+        state.problem = None
+        state.note_progress(0, 0)
+        started = self._clock.monotonic()
+        try:
+            for swap in list(state.unfinished):
+                yield from self._complete(log, swap, state)
+            # What is cleaned must be on disk: a scan after a crash must not begin within it.
+            yield log.flush
+            job = self.plan(log, stable_offset)
+            if job is None:
+                state.asked_for = False
+                return False
+            result = yield from self._pass(log, job, state)
+        except Uncleanable as problem:
+            state.uncleanable = state.problem = str(problem)
+            state.asked_for = False
+            logger.error(
+                "%s cannot be compacted and is left as it is: %s. `ottla log inspect` shows the file; "
+                "`ottla topic compact %s --now` tries again",
+                log.name,
+                problem,
+                log.topic,
+            )
+            return False
+        except (OSError, ApiError, Overtaken) as problem:
+            state.problem = str(problem)
+            state.asked_for = False
+            if log.failure is None:
+                logger.warning("%s: compaction failed, trying again later: %s", log.name, problem)
+            return False
+        finally:
+            state.running = False
+            log.swapping = False
+        self._note_done(log, state, job, result, started)
+        return True
+
+    def _pass(
+        self, log: Log, job: CleaningJob, state: CleaningState
+    ) -> Generator[Blocking, Any, CleaningResult]:
+        truncations = log.truncations
+        key = log.topic, log.partition
+        left = [segment.base_offset for segment in job.segments]
+        try:
+            result: CleaningResult = yield partial(self._run_job, job, state.note_progress)
+            log.swapping = True
+            for cleaned in result.segments:
+                swap = Swap(self._disk, log, cleaned, truncations)
+                yield swap.promise
+                if not swap.take_place():
+                    raise Overtaken("the log was cut or shortened meanwhile")
+                state.unfinished.append(swap)
+                left = [base for base in left if base not in cleaned.replaces]
+                yield from self._complete(log, swap, state)
+        except (OSError, ApiError, Uncleanable, Overtaken):
+            if left and log.failure is None:
+                yield partial(self._remove_rests, log, left)
+            raise
+        if self._directory.logs.get(key) is log:
+            self._directory.cleaned_offsets[key] = result.cleaned_to
+            yield self._directory.checkpoint_cleaned
+        return result
+
+    def _complete(self, log: Log, swap: Swap, state: CleaningState) -> Generator[Blocking, Any, None]:
+        yield swap.retire_old
+        swap.take_name()
+        state.unfinished.remove(swap)
+        yield swap.settle
+
+    def _remove_rests(self, log: Log, bases: list[int]) -> None:
+        for base in bases:
+            remove_cleaned(self._disk, log.folder, base)
+        self._disk.sync_folder(log.folder)
+
+    def _note_done(
+        self, log: Log, state: CleaningState, job: CleaningJob, result: CleaningResult, started: float
+    ) -> None:
+        state.passes += 1
+        if result.cleaned_to >= job.first_uncleanable:
+            state.asked_for = False
+        state.last = LastCleaning(
+            self._clock.now_ms(),
+            self._clock.monotonic() - started,
+            result.bytes_before,
+            result.bytes_after,
+            result.records_before,
+            result.records_after,
+        )
+        logger.info(
+            "%s: compacted offsets %d to %d in %.1f s: %d bytes became %d, %d records became %d",
+            log.name,
+            job.first_dirty,
+            result.cleaned_to - 1,
+            state.last.seconds,
+            result.bytes_before,
+            result.bytes_after,
+            result.records_before,
+            result.records_after,
+        )
+
+
+def clean_now(cleaner: Cleaner, log: Log, stable_offset: int) -> bool:
+    """Compact a log on the spot, blocking."""
+    steps = cleaner.clean(log, stable_offset)
+    try:
+        work = next(steps)
+        while True:
+            try:
+                outcome = work()
+            except (OSError, ApiError, Uncleanable) as problem:
+                work = steps.throw(problem)
+            else:
+                work = steps.send(outcome)
+    except StopIteration as end:
+        return bool(end.value)

@@ -1,0 +1,37 @@
+"""What is known of one log's cleaning: for the choice of the next log, and for people who ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ottla.storage.cleaning.swap import Swap
+
+
+class LastCleaning(NamedTuple):
+    """A cleaning that came to its end."""
+
+    finished_ms: int
+    seconds: float
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+
+
+@dataclass(slots=True)
+class CleaningState:
+    """One log. `bytes_read` of `bytes_to_read` while a pass runs."""
+
+    running: bool = False
+    bytes_read: int = 0
+    bytes_to_read: int = 0
+    uncleanable: str | None = None  # why it is left alone, until somebody asks for it or the broker restarts
+    problem: str | None = None  # why the last attempt came to nothing, if it did
+    asked_for: bool = False  # compact it now, whatever the ratio and the lag
+    passes: int = 0
+    last: LastCleaning | None = None
+    unfinished: list[Swap] = field(default_factory=list)  # in use, but the disk refused to give them names
+
+    def note_progress(self, done: int, total: int) -> None:
+        self.bytes_read, self.bytes_to_read = done, total
