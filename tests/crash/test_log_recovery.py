@@ -21,7 +21,7 @@ from ottla.protocol.batches import headers
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage import log as log_module
 from ottla.storage.files import RealDisk
-from ottla.storage.log import Log
+from ottla.storage.inspect import inspect_index, inspect_time_index
 from ottla.testing.disk import FaultyDisk, MemoryDisk
 from unit.storage.logs import Store, from_producer, read_all
 
@@ -45,8 +45,9 @@ def workload(store: Store, count: int, rng: Random) -> Iterator[int]:
             store.directory.checkpoint()
 
 
-def check(log: Log, at_least: int, context: str) -> None:
+def check(store: Store, at_least: int, context: str) -> None:
     """The log is whole up to `at_least` or beyond, and its producer can go on exactly where it was."""
+    log = store.log
     assert log.failure is None, f"{context}: {log.failure}"
     assert log.end_offset >= at_least, f"{context}: lost {at_least - log.end_offset} acknowledged records"
     found = read_all(log, max_bytes=100_000)
@@ -68,6 +69,13 @@ def check(log: Log, at_least: int, context: str) -> None:
             log.append(from_producer(log.end_offset + 1), 99)
         assert refusal.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.append(from_producer(log.end_offset), 99).first_offset == len(found), context
+    store.directory.close()
+    for name in store.files(".index"):
+        for entry in inspect_index(store.folder / name, disk=store.disk):
+            assert entry.problems == [], f"{context}: {name}"
+    for name in store.files(".timeindex"):
+        for entry in inspect_time_index(store.folder / name, disk=store.disk):
+            assert entry.problems == [], f"{context}: {name}"
 
 
 @pytest.fixture
@@ -89,7 +97,7 @@ def test_killed_before_any_write_nothing_acknowledged_is_lost(seed: int) -> None
     disk.before_write = None
     assert len(moments) > 60
     for number, (end_offset, left) in enumerate(moments):
-        check(Store(left).log, end_offset, f"seed {seed}, write {number}")
+        check(Store(left), end_offset, f"seed {seed}, write {number}")
 
 
 @pytest.mark.usefixtures("frequent_snapshots")
@@ -105,7 +113,7 @@ def test_cut_at_every_byte_whole_batches_are_there_and_nothing_else() -> None:
         after = Store(disk)
         assert (after.log.end_offset, after.log.size) == (ends[whole], whole), f"cut at {size}"
         assert after.report.truncated_bytes == size - whole
-        check(after.log, ends[whole], f"cut at {size}")
+        check(after, ends[whole], f"cut at {size}")
 
 
 def workload_without_flush(store: Store, count: int) -> Iterator[int]:
@@ -139,7 +147,7 @@ def test_a_wrong_byte_anywhere_behind_the_recovery_point_ends_the_log_before_its
         in_stamp = position - size < 16
         if not in_stamp:
             assert (after.log.size, after.log.end_offset) == (size, end_offset), f"byte {position}"
-            check(after.log, end_offset, f"byte {position}")
+            check(after, end_offset, f"byte {position}")
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -158,7 +166,7 @@ def test_lost_or_damaged_indexes_and_snapshots_change_nothing(seed: int) -> None
             file.truncate(rng.randrange(file.size))
         elif chance < 0.8 and path.suffix == ".snapshot":
             file.write_at(rng.randrange(file.size), b"\xff")
-    check(Store(disk).log, end_offset, f"seed {seed}")
+    check(Store(disk), end_offset, f"seed {seed}")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -173,7 +181,7 @@ def test_power_loss_at_any_moment_keeps_what_was_flushed(seed: int) -> None:
     flushed = max(flushed, store.log.recovery_point)
     disk = store.disk
     disk.lose_power(rng)
-    check(Store(disk).log, flushed, f"seed {seed}")
+    check(Store(disk), flushed, f"seed {seed}")
 
 
 CHILD = """
@@ -216,4 +224,4 @@ def test_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None
         acknowledged = max([acknowledged, *(int(line) for line in rest.splitlines()[:-1])])
     store = Store(RealDisk(), tmp_path)
     assert acknowledged > 1000
-    check(store.log, acknowledged, "after six kills")
+    check(store, acknowledged, "after six kills")

@@ -4,16 +4,18 @@ import pytest
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage import log as log_module
+from ottla.storage.inspect import inspect_index
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.testing.disk import FaultyDisk, MemoryDisk
 from unit.storage.logs import Store, batch, from_producer, offsets, read_all
 
 FIRST = "00000000000000000000"
 
 
-def filled(batches: int = 30, **config: int) -> Store:
+def filled(disk: FaultyDisk | None = None, batches: int = 30, **config: int) -> Store:
     """A partition with an idempotent producer's batches of two records in several segments."""
-    store = Store(**{"segment_bytes": 1000, "index_interval_bytes": 150} | config)
+    store = Store(disk, **{"segment_bytes": 1000, "index_interval_bytes": 150} | config)
     for number in range(batches):
         store.log.append(from_producer(number * 2, 2, value=b"%04d" % number), number // 10)
     return store
@@ -207,6 +209,26 @@ class TestCrash:
         check(store.crash())
         assert store.report.scanned_batches == 10
         assert store.log.offset_for_timestamp(0) is not None
+
+    def test_index_entries_behind_the_snapshot_are_not_believed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_module, "_SNAPSHOT_INTERVAL", 500)
+        disk = FaultyDisk(MemoryDisk())
+        store = filled(disk, batches=20, segment_bytes=100_000)
+        store.log.flush()
+        store.directory.checkpoint()
+        for number in range(20, 40):
+            store.log.append(from_producer(number * 2, 2, value=b"%04d" % number), number // 10)
+        disk.fail("write", name=".snapshot")
+        store.log.flush()
+        disk.heal()
+        check(store.crash(), 40)
+        assert store.report.scanned_batches == 20
+        store.directory.close()
+        entries = list(inspect_index(store.folder / f"{FIRST}.index", disk=disk))
+        assert len(entries) == 19
+        assert [entry for entry in entries if entry.problems] == []
 
     def test_a_damaged_index_makes_that_scan_begin_at_the_segment(
         self, monkeypatch: pytest.MonkeyPatch
