@@ -143,6 +143,9 @@ class ConfluentClient:
         self, topic: str, partition: int, start: Start, *, fetch_bytes: int = FETCH_BYTES
     ) -> Iterator[_Reader]:
         with self._consumer(fetch_bytes) as consumer:
+            consumer.list_topics(
+                topic, timeout=DEADLINE
+            )  # else it waits half a second by itself
             offset = {
                 "earliest": OFFSET_BEGINNING,
                 "latest": OFFSET_END,
@@ -158,6 +161,7 @@ class ConfluentClient:
     @contextmanager
     def reading_all(self, topic: str, partitions: int) -> Iterator[_Reader]:
         with self._consumer() as consumer:
+            consumer.list_topics(topic, timeout=DEADLINE)
             consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)])
             yield _Reader(consumer)
 
