@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -63,10 +64,21 @@ class Command:
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
+        options.setdefault("preexec_fn", _interruptible)
         return subprocess.Popen([OTTLA, *arguments], env=self.environment, **options)
 
     def at_terminal(self, *arguments: str, columns: int = 100) -> Terminal:
         return Terminal([str(OTTLA), *arguments], self.environment | {"TERM": "xterm-256color"}, columns)
+
+
+def _interruptible() -> None:
+    """A test run in the background ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _take_terminal() -> None:
+    _interruptible()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C reaches it
 
 
 class Terminal:
@@ -83,7 +95,7 @@ class Terminal:
             stderr=slave,
             env=environment,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
+            preexec_fn=_take_terminal,
         )
         os.close(slave)
 
