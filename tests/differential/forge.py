@@ -7,6 +7,7 @@ record may be set, so that scenarios can ask a broker what it thinks of a batch 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 
 from crc32c import crc32c
@@ -84,8 +85,6 @@ def sign(data: bytearray, off_by: int = 0) -> bytearray:
 
 def legacy_message(magic: int, value: bytes = b"value") -> bytes:
     """A message set of the formats before batches (magic 0 or 1) with one message."""
-    import zlib
-
     tail = struct.pack(">bb", magic, 0) + (struct.pack(">q", 0) if magic else b"")
     tail += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
     message = struct.pack(">I", zlib.crc32(tail)) + tail

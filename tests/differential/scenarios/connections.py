@@ -12,6 +12,7 @@ from typing import Any
 from differential.peer import CLOSED, Closed, Peer
 from differential.scenario import SPOKEN, Answers, scenario
 from ottla.protocol.apis import APIS
+from ottla.protocol.codec import decode
 from ottla.protocol.frames import request_frame
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -38,8 +39,6 @@ def _outcome(answer: bytes | Closed) -> Any:
 
 @scenario()
 def versions_of_api_versions_that_nobody_speaks(peer: Peer, version: int) -> Answers:
-    from ottla.protocol.codec import decode
-
     for wanted in (5, 6, 99, 32767, -1):
         for body in (b"", b"\0", b"\0" * 8, b"\xff" * 20):
             answer = peer.frame(_header(18, wanted) + body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from differential.peer import Closed, Peer
-from differential.scenario import Answers, scenario
+from differential.scenario import SPOKEN, Answers, scenario
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_topic_partitions import (
@@ -139,8 +139,6 @@ def describing_topic_partitions(peer: Peer, version: int) -> Answers:
 def the_versions(peer: Peer, version: int) -> Answers:
     named = ApiVersionsRequest(client_software_name="differential", client_software_version="1.0")
     answer = peer.call(named, version)
-    from differential.scenario import SPOKEN
-
     answer.api_keys = [key for key in answer.api_keys if key.api_key in SPOKEN]
     yield "of the APIs of both", answer
     yield "features", (answer.supported_features, answer.finalized_features_epoch >= -1)

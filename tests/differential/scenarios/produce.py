@@ -8,6 +8,7 @@ from typing import Any
 from differential import forge
 from differential.peer import LATEST, SILENCE, Peer
 from differential.scenario import Answers, scenario
+from ottla.protocol.batches import headers
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -313,8 +314,6 @@ def topics_with_a_compression_of_their_own(peer: Peer, version: int) -> Answers:
 
 
 def _headers(records: Any) -> list[Any]:
-    from ottla.protocol.batches import headers
-
     return [header for _, header in headers(memoryview(records))]
 
 

@@ -6,6 +6,11 @@ from typing import Any
 
 from differential.peer import Peer
 from differential.scenario import Answers, scenario
+from ottla.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import ProduceRequest
@@ -151,12 +156,6 @@ def idempotent_without_waiting_for_all(peer: Peer, version: int) -> Answers:
 
 @scenario(ProduceRequest)
 def duplicates_after_records_were_deleted(peer: Peer, version: int) -> Answers:
-    from ottla.protocol.messages.delete_records import (
-        DeleteRecordsPartition,
-        DeleteRecordsRequest,
-        DeleteRecordsTopic,
-    )
-
     topic = peer.topic("t")
     producer = peer.producer_id()
     for sequence in range(3):
