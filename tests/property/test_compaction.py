@@ -1,4 +1,4 @@
-"""Compaction against a model: whatever is written, cleaned, interrupted and read, the latest values are right.
+"""Compaction against a model: whatever is written, cleaned, interrupted and read, the latest value is right.
 
 A world has a log on a disk in memory, producers with sequences, a model of every record ever appended and a
 consumer that reads slowly. Seeds make it repeatable; a failing test prints its own.

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from ottla.broker.cleaning import Cleaning
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers import HANDLERS, advertised_by
@@ -99,6 +100,7 @@ class Broker:
         path = Path(self.config.log_dir)
         self.directory = LogDirectory(path, self.disk, self.clock)
         self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
+        self.cleaning = Cleaning(self)
         try:
             await self._start(path)
         except BaseException:
@@ -117,6 +119,7 @@ class Broker:
         await self._join_cluster(path)
         self._follower = self._loop.create_task(self._follow(), name="image-follower")
         self._maintenance.start()
+        self.cleaning.start()
         self._server.serve()
         logger.info(
             "broker %d of cluster %s serves %d partitions on %s",
@@ -165,6 +168,7 @@ class Broker:
         """Answer what is under way, then close everything cleanly."""
         self._server.stop_reading()
         await self._maintenance.stop()
+        await self.cleaning.stop()
         self.room.expire_all()
         await self._server.drain()
         await self._leave_cluster()
@@ -177,6 +181,7 @@ class Broker:
         """Let go of everything without a clean end, as a crash would: files stay as they are."""
         self._server.abort()
         await self._maintenance.stop()
+        await self.cleaning.stop()
         await self._leave_cluster()
         self.directory.abandon()
         self._threads.shutdown()
@@ -228,11 +233,14 @@ class Broker:
                 logger.warning(
                     "deleting the log of %s: its topic was deleted while this broker was down", stray
                 )
-        self.replicas.drop(
+        gone = [
             name
             for name, topic in delta.topics.items()
             if name in old.topics and (topic is None or topic.id != old.topics[name].id)
-        )
+        ]
+        self.replicas.drop(gone)
+        for name in gone:
+            self.cleaning.forget(name)
         changed = [image.topics[n] for n in {**delta.topics, **delta.partitions} if n in image.topics]
         if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
             self._configure(image)
@@ -256,6 +264,7 @@ class Broker:
         )
         self._server.limits = limits_of(self.config)
         self.controller.defaults = topic_defaults(self.config)
+        self.cleaning.configure()
         self.fetch_max_bytes = self.config["fetch.max.bytes"]
         self.fetch_sessions.limit = self.config["max.incremental.fetch.session.cache.slots"]
 

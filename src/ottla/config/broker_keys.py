@@ -124,23 +124,25 @@ log.retention.check.interval.ms       LONG    300000       >=1
     How often old segments are looked for.
 log.cleanup.policy                    LIST    delete       [compact,delete]  cluster-wide
     What happens to old segments: delete, compact, or both.
-log.cleaner.enable                    BOOLEAN true         -     unused
-    Run compaction.
-log.cleaner.threads                   INT     1            >=0   cluster-wide unused
-    Threads for compaction.
-log.cleaner.backoff.ms                LONG    15000        >=0   cluster-wide unused
+log.cleaner.enable                    BOOLEAN true         -
+    Run compaction; without it topics with cleanup.policy=compact grow for ever.
+log.cleaner.threads                   INT     1            >=0   cluster-wide
+    How many logs are compacted at once, each by a process of its own.
+log.cleaner.backoff.ms                LONG    15000        >=0   cluster-wide
     Pause of compaction when there is nothing to do.
-log.cleaner.dedupe.buffer.size        LONG    134217728    -     cluster-wide unused
-    Memory for the keys seen by compaction.
-log.cleaner.io.max.bytes.per.second   DOUBLE  1.7976931348623157E308  -  cluster-wide unused
+log.cleaner.dedupe.buffer.size        LONG    134217728    -     cluster-wide
+    Memory for the keys seen by compaction, shared by its processes, 24 bytes a key; more keys take more passes.
+log.cleaner.io.buffer.load.factor     DOUBLE  0.9          -     cluster-wide
+    How full the table of keys may become; fuller means fewer passes and slower ones.
+log.cleaner.io.max.bytes.per.second   DOUBLE  1.7976931348623157E308  -  cluster-wide
     Limit on what compaction reads and writes.
-log.cleaner.min.cleanable.ratio       DOUBLE  0.5          0..1  cluster-wide unused
+log.cleaner.min.cleanable.ratio       DOUBLE  0.5          0..1  cluster-wide
     Share of a log that must be uncompacted before compaction looks at it.
-log.cleaner.min.compaction.lag.ms     LONG    0            >=0   cluster-wide unused
+log.cleaner.min.compaction.lag.ms     LONG    0            >=0   cluster-wide
     The shortest time a record stays uncompacted.
-log.cleaner.max.compaction.lag.ms     LONG    9223372036854775807  >=1  cluster-wide unused
+log.cleaner.max.compaction.lag.ms     LONG    9223372036854775807  >=1  cluster-wide
     The longest time a record stays uncompacted.
-log.cleaner.delete.retention.ms       LONG    86400000     >=0   cluster-wide unused
+log.cleaner.delete.retention.ms       LONG    86400000     >=0   cluster-wide
     How long compaction keeps the marker of a deleted key.
 
 # Durability and recovery

@@ -254,7 +254,6 @@ group.coordinator.append.linger.ms                INT       -1  >=-1
 group.coordinator.background.threads              INT       2  >=1 high
 group.coordinator.cached.buffer.max.bytes         INT       1048588  >=524288 cluster-wide
 group.coordinator.threads                         INT       4  >=1 high
-log.cleaner.io.buffer.load.factor                 DOUBLE    0.9  - cluster-wide
 log.cleaner.io.buffer.size                        INT       524288  >=0 cluster-wide
 log.dir.failure.timeout.ms                        LONG      30000  >=1 low
 log.initial.task.delay.ms                         LONG      30000  >=0 low internal

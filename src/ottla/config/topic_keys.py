@@ -17,16 +17,16 @@ retention.ms                    LONG    604800000   >=-1
 retention.bytes                 LONG    -1          -
     <- log.retention.bytes
     Delete the oldest segments of a partition beyond this size; -1 for no limit.
-delete.retention.ms             LONG    86400000    >=0 unused
+delete.retention.ms             LONG    86400000    >=0
     <- log.cleaner.delete.retention.ms
     How long compaction keeps the marker of a deleted key, so that slow consumers see it.
-min.compaction.lag.ms           LONG    0           >=0 unused
+min.compaction.lag.ms           LONG    0           >=0
     <- log.cleaner.min.compaction.lag.ms
     The shortest time a record stays uncompacted in a compacted topic.
-max.compaction.lag.ms           LONG    9223372036854775807  >=1 unused
+max.compaction.lag.ms           LONG    9223372036854775807  >=1
     <- log.cleaner.max.compaction.lag.ms
     The longest time a record may stay uncompacted in a compacted topic.
-min.cleanable.dirty.ratio       DOUBLE  0.5         0..1 unused
+min.cleanable.dirty.ratio       DOUBLE  0.5         0..1
     <- log.cleaner.min.cleanable.ratio
     Share of a compacted log that must be uncompacted before compaction looks at it.
 file.delete.delay.ms            LONG    60000       >=0

@@ -1,0 +1,192 @@
+"""Compaction beside the event loop: tasks that look for the dirtiest log, have it cleaned, and look again.
+
+There are `log.cleaner.threads` of them, each with a process of its own for the work on records. What blocks
+on the disk goes to a thread; only the quick steps, those that change a log others use, run on the loop. When
+nothing is due the tasks sleep for `log.cleaner.backoff.ms`, or until somebody asks for a topic to be
+compacted now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.partition import Partition
+from ottla.storage.cleaning.cleaner import Cleaner, CleanerSettings
+from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Progress, Uncleanable, run
+from ottla.storage.cleaning.worker import CleanerProcess
+from ottla.storage.files import RealDisk
+from ottla.storage.log import Log
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+logger = logging.getLogger("ottla.cleaner")
+
+_LOOK_SECONDS = 0.05  # spent looking for dirty logs before others get a turn
+_MOST_THREADS = 32  # started only when used
+_SMALLEST_MEMORY = 1 << 20
+_FREE_WHEN_IDLE = 30.0  # seconds after which a process without work is let go
+
+
+class Cleaning:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+        self._leaving: list[asyncio.Task[None]] = []  # cancelled, and finishing a step
+        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="ottla-cleaner")
+        self._processes: list[CleanerProcess] = []
+        self._wake = asyncio.Event()
+        self.cleaner = Cleaner(broker.directory, broker.disk, broker.clock, run_job=self._run_job)
+        self._in_process = isinstance(broker.disk, RealDisk)
+        self._local_process: dict[str, CleanerProcess] = {}  # by the name of the log they work on
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.configure()
+
+    def configure(self) -> None:
+        """As many tasks as `log.cleaner.threads` says now."""
+        config = self._broker.config
+        count = config["log.cleaner.threads"] if config["log.cleaner.enable"] else 0
+        loop = asyncio.get_running_loop()
+        while len(self._tasks) < count:
+            process = CleanerProcess()
+            self._processes.append(process)
+            self._tasks.append(loop.create_task(self._work(process), name=f"cleaner-{len(self._tasks)}"))
+        while len(self._tasks) > count:
+            self._processes.pop().close()
+            task = self._tasks.pop()
+            task.cancel()
+            self._leaving.append(task)
+
+    async def stop(self) -> None:
+        """End the processes; a swap that has begun is finished first."""
+        for process in self._processes:
+            process.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._leaving, return_exceptions=True)
+        self._tasks.clear()
+        self._threads.shutdown()
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted; one made again under its name begins anew."""
+        for key in [key for key in self.cleaner.states if key[0] == topic]:
+            self.cleaner.forget(*key)
+
+    # -- orders -------------------------------------------------------------------------------------------
+
+    def compact_now(self, partition: Partition) -> None:
+        """Compact all of a partition, the active segment and young records included, as soon as may be."""
+        log = partition.log
+        if not self._tasks:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "compaction is switched off on this broker (log.cleaner.enable or log.cleaner.threads)",
+            )
+        if not log.config.is_compacted:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"{log.topic} has cleanup.policy={','.join(log.config.cleanup_policy)}; "
+                "only topics with compact in it are compacted",
+            )
+        if partition.high_watermark == log.end_offset:
+            log.roll()
+        state = self.cleaner.state(log)
+        state.uncleanable = state.problem = None
+        state.asked_for = True
+        self._wake.set()
+
+    # -- the work -----------------------------------------------------------------------------------------
+
+    def _settings(self) -> CleanerSettings:
+        config = self._broker.config
+        share = config["log.cleaner.dedupe.buffer.size"] // max(config["log.cleaner.threads"], 1)
+        return CleanerSettings(
+            max(share, _SMALLEST_MEMORY),
+            config["log.cleaner.io.buffer.load.factor"],
+            config["log.cleaner.io.max.bytes.per.second"] / max(config["log.cleaner.threads"], 1),
+        )
+
+    async def _work(self, process: CleanerProcess) -> None:
+        idle_since = self._broker.clock.monotonic()
+        while True:
+            self.cleaner.settings = self._settings()
+            chosen = await self._choose()
+            if chosen is not None:
+                log, stable_offset = chosen
+                self._local_process[log.name] = process
+                try:
+                    await self._clean(log, stable_offset)
+                finally:
+                    self._local_process.pop(log.name, None)
+                idle_since = self._broker.clock.monotonic()
+                if self.cleaner.state(log).problem is None:
+                    continue
+            if self._broker.clock.monotonic() - idle_since > _FREE_WHEN_IDLE and process.pid is not None:
+                await self._in_thread(process.retire)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        seconds = max(self._broker.config["log.cleaner.backoff.ms"], 50) / 1000
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _choose(self) -> tuple[Log, int] | None:
+        """The log to clean next. With many partitions the looking itself gives the loop back now and then."""
+        clock = self._broker.clock
+        logs = []
+        since = clock.monotonic()
+        for partition in self._broker.replicas:
+            log = partition.log
+            if not log.config.is_compacted:
+                continue
+            candidate = self.cleaner.candidate(log, partition.last_stable_offset)
+            if candidate is not None and candidate.is_due:
+                logs.append((log, partition.last_stable_offset))
+            if clock.monotonic() - since > _LOOK_SECONDS:
+                await asyncio.sleep(0)
+                since = clock.monotonic()
+        return self.cleaner.choose(logs)
+
+    async def _clean(self, log: Log, stable_offset: int) -> None:
+        """Drive the cleaner's steps. When cancelled, what is under way is brought to an end first."""
+        steps = self.cleaner.clean(log, stable_offset)
+        cancelled = False
+        try:
+            work = next(steps)
+            while True:
+                future = self._in_thread(work)
+                while not future.done():
+                    try:
+                        await asyncio.shield(asyncio.wait([future]))
+                    except asyncio.CancelledError:
+                        cancelled = True
+                try:
+                    outcome = future.result()
+                except (OSError, ApiError, Uncleanable) as problem:
+                    work = steps.throw(problem)
+                else:
+                    work = steps.send(outcome)
+        except StopIteration:
+            pass
+        if cancelled:
+            raise asyncio.CancelledError
+
+    def _in_thread(self, work: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _run_job(self, job: CleaningJob, progress: Progress) -> CleaningResult:
+        """Called in a thread. A disk that is not the machine's own is known in this process only."""
+        if not self._in_process:
+            return run(job, self._broker.disk, progress=progress)
+        return self._local_process[job.name].run(job, progress)
