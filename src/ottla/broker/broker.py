@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -24,7 +24,7 @@ from ottla.broker.cleaning import Cleaning
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers import HANDLERS, advertised_by
-from ottla.broker.limits import limits_of, topic_defaults
+from ottla.broker.limits import group_settings, limits_of, topic_defaults
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.server import Server
 from ottla.clock import Clock, SystemClock
@@ -41,6 +41,7 @@ from ottla.cluster.registration import Registration
 from ottla.cluster.registry import RegistryError
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validate_topic_config
+from ottla.coordinator.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.replication.replicas import Replicas
 from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.files import Disk, RealDisk
@@ -101,6 +102,16 @@ class Broker:
         self.directory = LogDirectory(path, self.disk, self.clock)
         self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
         self.cleaning = Cleaning(self)
+        self.groups = GroupCoordinator(
+            group_settings(self.config),
+            topic_id=lambda name: topic.id if (topic := self.image.topics.get(name)) else None,
+            clock=self.clock,
+            turns=self._loop,
+            room=self.room,
+            in_thread=self.in_thread,
+            commit_timeout_ms=lambda: self.config["offsets.commit.timeout.ms"],
+            codec=self.config["offsets.topic.compression.codec"],
+        )
         try:
             await self._start(path)
         except BaseException:
@@ -169,6 +180,7 @@ class Broker:
         self._server.stop_reading()
         await self._maintenance.stop()
         await self.cleaning.stop()
+        await self.groups.stop()
         self.room.expire_all()
         await self._server.drain()
         await self._leave_cluster()
@@ -182,6 +194,7 @@ class Broker:
         self._server.abort()
         await self._maintenance.stop()
         await self.cleaning.stop()
+        await self.groups.stop()
         await self._leave_cluster()
         self.directory.abandon()
         self._threads.shutdown()
@@ -253,9 +266,17 @@ class Broker:
             if kind == TOPIC_CONFIG and name in image.topics:
                 self.replicas.configure(name, config_of(name))
         self.image = image
+        self._follow_groups(gone)
         for reached, version in self._versions.items():
             if version <= image.version and not reached.done():
                 reached.set_result(None)
+
+    def _follow_groups(self, gone: Collection[str] = ()) -> None:
+        """Let the group coordinator know which of its partitions are led here, and which topics are gone."""
+        topic = self.image.topics.get(OFFSETS_TOPIC)
+        self.groups.follow(len(topic.partitions) if topic else 0, self.replicas.led(OFFSETS_TOPIC))
+        if gone:
+            self.groups.forget_topics(gone)
 
     def _configure(self, image: ClusterImage) -> None:
         """Settings of all brokers or of this one were changed at run time."""
@@ -278,3 +299,4 @@ class Broker:
             config_of = partial(self._topic_config, self.image)
             await self.in_thread(partial(self.replicas.prepare, missing, config_of))
             self.replicas.adopt(missing, config_of)
+            self._follow_groups()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ottla.broker.server import Limits
 from ottla.cluster.topic_rules import TopicDefaults
 from ottla.config.values import BrokerConfig
+from ottla.coordinator.group import GroupSettings
 
 
 def limits_of(config: BrokerConfig) -> Limits:
@@ -27,6 +28,17 @@ def _overrides(text: str) -> dict[str, int]:
     """`host:limit,host:limit`; addresses of version 6 hold colons themselves."""
     pairs = (entry.rpartition(":") for entry in text.split(",") if entry.strip())
     return {address.strip(" []"): int(limit) for address, _, limit in pairs}
+
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    return GroupSettings(
+        initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
+        min_session_timeout_ms=config["group.min.session.timeout.ms"],
+        max_session_timeout_ms=config["group.max.session.timeout.ms"],
+        max_size=config["group.max.size"],
+        offset_metadata_max_bytes=config["offset.metadata.max.bytes"],
+        offsets_retention_ms=config["offsets.retention.minutes"] * 60_000,
+    )
 
 
 def topic_defaults(config: BrokerConfig) -> TopicDefaults:

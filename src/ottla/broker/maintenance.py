@@ -46,6 +46,7 @@ class Maintenance:
             ),
             _Chore("removing deleted files", lambda: 15.0, self._remove_deleted),
             _Chore("making missing logs", lambda: 5.0, self._make_missing),
+            _Chore("forgetting offsets", ms("offsets.retention.check.interval.ms"), self._expire_offsets),
         ]
 
     def start(self) -> None:
@@ -111,3 +112,6 @@ class Maintenance:
 
     async def _make_missing(self) -> None:
         await self._broker.make_missing_logs()
+
+    async def _expire_offsets(self) -> None:
+        self._broker.groups.expire_offsets()

@@ -196,13 +196,13 @@ controlled.shutdown.enable            BOOLEAN true         -     unused
     Move leadership away before a broker stops.
 
 # Consumer groups and offsets
-group.initial.rebalance.delay.ms      INT     3000         -     unused
+group.initial.rebalance.delay.ms      INT     3000         -
     How long a new group waits for more members before its first rebalance.
-group.min.session.timeout.ms          INT     6000         -     unused
+group.min.session.timeout.ms          INT     6000         -
     Least session timeout a member may ask for.
-group.max.session.timeout.ms          INT     1800000      -     unused
+group.max.session.timeout.ms          INT     1800000      -
     Most session timeout a member may ask for.
-group.max.size                        INT     2147483647   >=1   unused
+group.max.size                        INT     2147483647   >=1
     Most members of a group.
 group.coordinator.rebalance.protocols  LIST   classic,consumer,streams  [consumer,classic,share,streams]  unused
     The kinds of groups that are served.
@@ -230,21 +230,21 @@ group.consumer.assignors              LIST    uniform,range  -   unused
     Assignors of the new consumer protocol, the first one being the default.
 group.consumer.migration.policy       STRING  bidirectional  ~DISABLED|DOWNGRADE|UPGRADE|BIDIRECTIONAL  unused
     Whether groups may move between the classic and the new consumer protocol.
-offsets.topic.num.partitions          INT     50           >=1   high unused
+offsets.topic.num.partitions          INT     50           >=1   high
     Partitions of the topic that keeps committed offsets.
-offsets.topic.replication.factor      SHORT   3            >=1   high unused
+offsets.topic.replication.factor      SHORT   3            >=1   high
     Replicas of the topic that keeps committed offsets.
-offsets.topic.segment.bytes           INT     104857600    >=1   high unused
+offsets.topic.segment.bytes           INT     104857600    >=1   high
     Segment size of the topic that keeps committed offsets.
-offsets.topic.compression.codec       INT     0            0..4  high unused
+offsets.topic.compression.codec       INT     0            0..4  high
     Compression of the topic that keeps committed offsets, by number.
-offsets.retention.minutes             INT     10080        >=1   high unused
+offsets.retention.minutes             INT     10080        >=1   high
     How long offsets of an empty group are kept.
-offsets.retention.check.interval.ms   LONG    600000       >=1   high unused
+offsets.retention.check.interval.ms   LONG    600000       >=1   high
     How often expired offsets are looked for.
-offsets.commit.timeout.ms             INT     5000         >=1   high unused
+offsets.commit.timeout.ms             INT     5000         >=1   high
     Longest time an offset commit waits for its replicas.
-offset.metadata.max.bytes             INT     4096         -     high unused
+offset.metadata.max.bytes             INT     4096         -     high
     Most metadata with a committed offset.
 
 # Transactions

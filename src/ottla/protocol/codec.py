@@ -13,17 +13,17 @@ from typing import Any, TypeVar, cast
 from ottla.protocol.compiler import MAX_STRING, Malformed
 from ottla.protocol.decoders import Decoder, compile_decoder
 from ottla.protocol.encoders import Encoder, compile_encoder
-from ottla.protocol.schema import Data, Field, Request, Response, Struct
+from ottla.protocol.schema import Field, Message, Struct
 
 __all__ = ["Malformed", "decode", "decoder", "encode", "encoder"]
 
-_M = TypeVar("_M", Request, Response, Data)
+_M = TypeVar("_M", bound=Message)
 
 _decoders: dict[tuple[type[Struct], int], Decoder] = {}
 _encoders: dict[tuple[type[Struct], int], Encoder] = {}
 
 
-def decoder(cls: type[Request | Response | Data], version: int) -> Decoder:
+def decoder(cls: type[Message], version: int) -> Decoder:
     """The compiled function (view, position) -> message."""
     try:
         return _decoders[cls, version]
@@ -32,7 +32,7 @@ def decoder(cls: type[Request | Response | Data], version: int) -> Decoder:
         return _decoders.setdefault((cls, version), compile_decoder(cls, version))
 
 
-def encoder(cls: type[Request | Response | Data], version: int) -> Encoder:
+def encoder(cls: type[Message], version: int) -> Encoder:
     """The compiled function message -> parts. Unlike `encode` it does not explain what it cannot write."""
     try:
         return _encoders[cls, version]
@@ -49,7 +49,7 @@ def decode(cls: type[_M], version: int, view: memoryview, position: int = 0) -> 
     return cast(_M, decoder(cls, version)(view, position))
 
 
-def encode(message: Request | Response | Data, version: int) -> list[Any]:
+def encode(message: Message, version: int) -> list[Any]:
     """The message as parts to be sent one after the other; records are parts of their own, uncopied."""
     write = encoder(type(message), version)
     try:
@@ -59,7 +59,7 @@ def encode(message: Request | Response | Data, version: int) -> list[Any]:
         raise ValueError(f"{type(message).__name__} v{version}: {error}") from error
 
 
-def _check_version(cls: type[Request | Response | Data], version: int) -> None:
+def _check_version(cls: type[Message], version: int) -> None:
     if version not in cls.versions:
         raise ValueError(
             f"{cls.__name__} has versions {cls.versions.first} to {cls.versions.last}, not {version}"

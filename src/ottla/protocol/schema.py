@@ -278,30 +278,26 @@ class Struct(metaclass=StructType):
         return f"{self._shape.__name__}({', '.join(values)})"
 
 
-class Request(Struct):
+class Message(Struct):
+    """A struct that stands for itself and has versions."""
+
+    api_key: ClassVar[int]
+    versions: ClassVar[Versions]
+    flexible: ClassVar[Versions]
+
+
+class Request(Message):
     """A message that a client sends."""
 
-    api_key: ClassVar[int]
-    versions: ClassVar[Versions]
-    flexible: ClassVar[Versions]
 
-
-class Response(Struct):
+class Response(Message):
     """A message that a broker sends back."""
 
-    api_key: ClassVar[int]
-    versions: ClassVar[Versions]
-    flexible: ClassVar[Versions]
 
-
-class Data(Struct):
+class Data(Message):
     """A message within a message or within a record: what members tell each other through the broker, what
     coordinators keep in their log. Decoded as carefully as a request, and bytes behind it are passed over:
     they are fields of a later version."""
-
-    api_key: ClassVar[int]
-    versions: ClassVar[Versions]
-    flexible: ClassVar[Versions]
 
 
 def shared_default(cls: type[Struct]) -> Struct:

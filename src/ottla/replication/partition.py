@@ -105,9 +105,12 @@ class Partition:
                 f"{self.min_insync_replicas} (min.insync.replicas)",
             )
 
-    def append(self, records: memoryview) -> AppendInfo:
-        """Write a producer's batches, stamped with offset and epoch, to the log. ApiError when refused."""
-        info = self.log.append(records, self.state.leader_epoch)
+    def append(self, records: memoryview, *, from_client: bool = True) -> AppendInfo:
+        """Write batches, stamped with offset and epoch, to the log. ApiError when refused.
+
+        `from_client=False` is for what the broker itself writes; see `Log.append`.
+        """
+        info = self.log.append(records, self.state.leader_epoch, from_client=from_client)
         if not info.duplicate:
             self._count()
         return info

@@ -93,6 +93,12 @@ class Replicas:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
+    def led(self, topic: str) -> list[Partition]:
+        """The partitions of a topic that this broker leads and has a sound log of."""
+        plan = self._known.get(topic)
+        found = (self._partitions.get((topic, index)) for index in range(len(plan.partitions) if plan else 0))
+        return [p for p in found if p is not None and p.state.is_leader and p.log.failure is None]
+
     # -- following the cluster image ----------------------------------------------------------------------
 
     def prepare(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:

@@ -11,6 +11,10 @@ from ottla.broker.handlers.configs import alter_configs, describe_configs, incre
 from ottla.broker.handlers.delete_records import delete_records
 from ottla.broker.handlers.describe_producers import describe_producers
 from ottla.broker.handlers.fetch import fetch
+from ottla.broker.handlers.find_coordinator import find_coordinator
+from ottla.broker.handlers.group_admin import delete_groups, describe_groups, list_groups
+from ottla.broker.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
+from ottla.broker.handlers.groups import heartbeat, join_group, leave_group, sync_group
 from ottla.broker.handlers.log_dirs import describe_log_dirs
 from ottla.broker.handlers.metadata import describe_cluster, describe_topic_partitions, metadata
 from ottla.broker.handlers.offsets import list_offsets, offset_for_leader_epoch
@@ -25,6 +29,15 @@ HANDLERS: dict[int, Handler] = {
     1: fetch,
     2: list_offsets,
     3: metadata,
+    8: offset_commit,
+    9: offset_fetch,
+    10: find_coordinator,
+    11: join_group,
+    12: heartbeat,
+    13: leave_group,
+    14: sync_group,
+    15: describe_groups,
+    16: list_groups,
     18: api_versions,
     19: create_topics,
     20: delete_topics,
@@ -38,7 +51,9 @@ HANDLERS: dict[int, Handler] = {
     33: alter_configs,
     35: describe_log_dirs,
     37: create_partitions,
+    42: delete_groups,
     44: incremental_alter_configs,
+    47: offset_delete,
     60: describe_cluster,
     61: describe_producers,
     75: describe_topic_partitions,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.pending import Pending
+from ottla.cluster.topic_rules import INTERNAL_TOPICS
 from ottla.protocol.batches import COMPRESSION_MASK, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
@@ -98,6 +99,8 @@ def _append(
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
         partition = broker.replicas.leader(topic, data.index)
+        if topic in INTERNAL_TOPICS:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
         if acks == _ALL:
             partition.check_in_sync()
         records = _one_batch(data.records, request.transactional_id, version)

@@ -1,0 +1,84 @@
+"""FindCoordinator (10): which broker keeps a group. The first one who asks makes the topic that keeps them.
+
+Version notes. 0 to 3 ask for one key and get an error message, "NONE" if there is no error; from 4 on several
+keys are asked for, and the message is empty. Keys of type 0 are groups. Those of type 1 are transactional
+producers, whose coordinator is not there yet: they are told to ask again later, as Kafka tells them while its
+own is starting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.dispatch import RequestContext
+from ottla.broker.offsets_topic import make_offsets_topic
+from ottla.coordinator.coordinator import OFFSETS_TOPIC
+from ottla.protocol.errors import ApiError, ErrorCode, error_of
+from ottla.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+_BATCHED_SINCE = 4
+
+
+def find_coordinator(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
+    if request.key_type == GROUP and OFFSETS_TOPIC not in broker.image.topics:
+        return _make_topic_first(broker, request, context)
+    return _answer(broker, request, context)
+
+
+async def _make_topic_first(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    try:
+        await make_offsets_topic(broker)
+    except ApiError as error:
+        code = error.code
+        return _response(request, context, lambda key: _nobody(key, code))
+    return _answer(broker, request, context)
+
+
+def _answer(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    if request.key_type == GROUP:
+        return _response(request, context, lambda key: _coordinator(broker, key))
+    if request.key_type == TRANSACTION:
+        return _response(request, context, lambda key: _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    text = ErrorCode.INVALID_REQUEST.text if request.key_type != SHARE else ""
+    return _response(request, context, lambda key: _nobody(key, ErrorCode.INVALID_REQUEST, text))
+
+
+def _coordinator(broker: Broker, group_id: str) -> Coordinator:
+    state = broker.image.partition(OFFSETS_TOPIC, broker.groups.partition_for(group_id))
+    node = broker.image.brokers.get(state.leader) if state is not None else None
+    if node is None:
+        return _nobody(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return Coordinator(key=group_id, node_id=node.id, host=node.host, port=node.port)
+
+
+def _nobody(key: str, code: ErrorCode, message: str = "") -> Coordinator:
+    return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=message)
+
+
+def _response(request: FindCoordinatorRequest, context: RequestContext, find: Any) -> FindCoordinatorResponse:
+    if context.version >= _BATCHED_SINCE:
+        return FindCoordinatorResponse(coordinators=[find(key) for key in request.coordinator_keys])
+    found: Coordinator = find(request.key)
+    code = error_of(found.error_code)
+    return FindCoordinatorResponse(
+        error_code=code,
+        error_message=code.text if code else "NONE",
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )

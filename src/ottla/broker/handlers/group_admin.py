@@ -1,0 +1,127 @@
+"""ListGroups (16), DescribeGroups (15) and DeleteGroups (42): groups as an administrator sees them.
+
+A broker answers for the groups it coordinates; clients ask all brokers, or the right one.
+
+Version notes. ListGroups filters by state since 4 and by type since 5, whatever the case of the letters.
+DescribeGroups tells classic groups; up to 5 a group that does not exist is said to be Dead, since 6 there is
+an error for it. Members tell what they want and have only while the group is stable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import RequestContext
+from ottla.broker.group_requests import Question, ask_all
+from ottla.broker.pending import Pending
+from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_state import Phase
+from ottla.coordinator.effects import Effects, Reply
+from ottla.coordinator.group import Group
+from ottla.coordinator.groups import Groups
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from ottla.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+# READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11: without an authorizer, everybody may.
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+NOT_ASKED = -(1 << 31)
+DEAD = "Dead"
+_NOT_FOUND_SINCE = 6
+
+
+def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    try:
+        groups = broker.groups.groups()
+    except ApiError as error:
+        return ListGroupsResponse(error_code=error.code)
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state_name,
+                group_type=group.kind,
+            )
+            for group in groups
+            if (not states or group.state_name.lower() in states) and (not types or group.kind in types)
+        ]
+    )
+
+
+def describe_groups(
+    broker: Broker, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse | Pending:
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+
+    def question(group_id: str) -> Question:
+        def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+            described = _described(group_id, groups.get(group_id), context.version)
+            described.authorized_operations = operations
+            effects.answer(reply, described)
+
+        return Question(
+            group_id, command, lambda error: DescribedGroup(group_id=group_id, error_code=error.code)
+        )
+
+    questions = [question(group_id) for group_id in dict.fromkeys(request.groups)]
+    return ask_all(broker, questions, lambda groups: DescribeGroupsResponse(groups=groups))
+
+
+def _described(group_id: str, group: Group | None, version: int) -> DescribedGroup:
+    if not isinstance(group, ClassicGroup):
+        dead = DescribedGroup(group_id=group_id, group_state=DEAD)
+        if version >= _NOT_FOUND_SINCE:
+            dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            reason = "not found." if group is None else "is not a classic group."
+            dead.error_message = f"Group {group_id} {reason}"
+        return dead
+    stable = group.phase is Phase.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state_name,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if stable else "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol) if stable else b"",
+                member_assignment=member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def delete_groups(
+    broker: Broker, request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse | Pending:
+    def question(group_id: str) -> Question:
+        def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+            groups.delete(group_id, effects)
+            effects.answer(reply, DeletableGroupResult(group_id=group_id))
+
+        return Question(
+            group_id, command, lambda error: DeletableGroupResult(group_id=group_id, error_code=error.code)
+        )
+
+    questions = [question(group_id) for group_id in dict.fromkeys(request.groups_names)]
+    return ask_all(broker, questions, lambda results: DeleteGroupsResponse(results=results))

@@ -1,0 +1,106 @@
+"""JoinGroup (11), SyncGroup (14), Heartbeat (12) and LeaveGroup (13): living in a classic group.
+
+The rules are in `coordinator/classic_group`; here requests become commands and outcomes become answers.
+
+Version notes. JoinGroup: up to 6 a missing protocol name is an empty string, from 7 on it is null. SyncGroup
+5 must name protocol type and name. LeaveGroup: up to 2 one member leaves and its error stands for the
+request; from 3 on each member has its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import RequestContext
+from ottla.broker.group_requests import Question, ask, ask_all, caller_of, new_member_id
+from ottla.broker.pending import Pending
+from ottla.coordinator.effects import Effects, Reply
+from ottla.coordinator.groups import Groups
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+_NULL_PROTOCOL_SINCE = 7
+_PROTOCOL_REQUIRED_SINCE = 5
+_MANY_LEAVE_SINCE = 3
+
+
+def join_group(
+    broker: Broker, request: JoinGroupRequest, context: RequestContext
+) -> JoinGroupResponse | Pending:
+    caller = caller_of(context)
+    new_id = new_member_id(broker, request.group_instance_id or caller.client_id)
+
+    def finish(answers: list[JoinGroupResponse]) -> JoinGroupResponse:
+        (response,) = answers
+        if response.error_code:
+            response.protocol_name = None
+        if context.version < _NULL_PROTOCOL_SINCE and response.protocol_name is None:
+            response.protocol_name = ""
+        return response
+
+    def refused(error: ApiError) -> JoinGroupResponse:
+        full = error.code is ErrorCode.GROUP_MAX_SIZE_REACHED
+        return JoinGroupResponse(error_code=error.code, member_id="" if full else request.member_id)
+
+    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+        groups.join(request, new_id, caller, reply, effects)
+
+    return ask_all(broker, [Question(request.group_id, command, refused)], finish)
+
+
+def sync_group(
+    broker: Broker, request: SyncGroupRequest, context: RequestContext
+) -> SyncGroupResponse | Pending:
+    if context.version >= _PROTOCOL_REQUIRED_SINCE and None in (request.protocol_type, request.protocol_name):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+        groups.sync(request, reply, effects)
+
+    return ask(broker, request.group_id, command, lambda error: SyncGroupResponse(error_code=error.code))
+
+
+def heartbeat(
+    broker: Broker, request: HeartbeatRequest, context: RequestContext
+) -> HeartbeatResponse | Pending:
+    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+        groups.heartbeat(request, reply, effects)
+
+    return ask(broker, request.group_id, command, lambda error: HeartbeatResponse(error_code=error.code))
+
+
+def leave_group(
+    broker: Broker, request: LeaveGroupRequest, context: RequestContext
+) -> LeaveGroupResponse | Pending:
+    many = context.version >= _MANY_LEAVE_SINCE
+    members = request.members if many else [MemberIdentity(member_id=request.member_id)]
+
+    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+        outcomes = groups.leave(request.group_id, members, effects)
+        effects.answer(
+            reply,
+            LeaveGroupResponse(
+                error_code=ErrorCode.NONE if many else outcomes[0][1],
+                members=[
+                    MemberResponse(
+                        member_id=member.member_id,
+                        group_instance_id=member.group_instance_id,
+                        error_code=code,
+                    )
+                    for member, code in outcomes
+                ],
+            ),
+        )
+
+    return ask(broker, request.group_id, command, lambda error: LeaveGroupResponse(error_code=error.code))

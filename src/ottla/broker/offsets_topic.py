@@ -1,0 +1,42 @@
+"""Makes `__consumer_offsets` when somebody first asks for a coordinator.
+
+It is compacted, so that it holds the last word on everything. The replication factor is what the settings ask
+for, or as many brokers as there are: a single broker has groups too.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.cluster.topic_rules import NewTopic
+from ottla.coordinator.coordinator import OFFSETS_TOPIC
+from ottla.protocol.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+logger = logging.getLogger("ottla.groups")
+
+
+async def make_offsets_topic(broker: Broker) -> None:
+    """Returns when the topic is there and what is led here is loaded. ApiError if it cannot be made."""
+    config = broker.config
+    wanted: int = config["offsets.topic.replication.factor"]
+    new = NewTopic(
+        OFFSETS_TOPIC,
+        partitions=config["offsets.topic.num.partitions"],
+        replication_factor=min(wanted, max(len(broker.image.brokers), 1)),
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config["offsets.topic.segment.bytes"]),
+        },
+    )
+    outcome = await broker.controller.create_topics([new])
+    (result,) = outcome.results
+    if isinstance(result, ApiError) and result.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        logger.error("%s cannot be created, groups have no coordinator: %s", OFFSETS_TOPIC, result.message)
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    await broker.caught_up(outcome.version)
+    await broker.groups.loading_done()

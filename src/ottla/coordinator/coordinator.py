@@ -1,0 +1,156 @@
+"""The group coordinator of a broker: finds the shard of a group and runs commands there.
+
+Groups are spread over the partitions of `__consumer_offsets` by the hash of their id, the same as in Kafka,
+so that every broker and every tool agrees on who coordinates whom: the leader of that partition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any
+
+from ottla.clock import Clock
+from ottla.coordinator.effects import Effects, Reply
+from ottla.coordinator.group import Group, GroupSettings
+from ottla.coordinator.groups import Groups
+from ottla.coordinator.journal import Rebalance
+from ottla.coordinator.runtime import InThread, Runtime, Shard
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.partition import Partition
+from ottla.replication.waiting_room import Turns, WaitingRoom
+
+logger = logging.getLogger("ottla.groups")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_RECORDS_AT_A_TIME = 1000
+"""Of what the coordinator removes by itself: a batch has a size limit, and others want their turn."""
+
+Command = Callable[[Groups, Reply, Effects], None]
+
+
+class GroupCoordinator:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        *,
+        topic_id: Callable[[str], bytes | None],
+        clock: Clock,
+        turns: Turns,
+        room: WaitingRoom,
+        in_thread: InThread,
+        commit_timeout_ms: Callable[[], int],
+        codec: int = 0,
+    ) -> None:
+        self.settings = settings
+        self._topic_id = topic_id
+        self._runtime: Runtime[Groups] = Runtime(
+            OFFSETS_TOPIC,
+            lambda: Groups(settings),
+            clock=clock,
+            turns=turns,
+            room=room,
+            in_thread=in_thread,
+            commit_timeout_ms=commit_timeout_ms,
+            codec=codec,
+            on_loaded=self._loaded,
+        )
+
+    # -- asking -------------------------------------------------------------------------------------------
+
+    def run(self, group_id: str, command: Command, reply: Reply) -> None:
+        """Run a command where the group lives; `reply` gets the response or an ApiError, now or later."""
+        try:
+            shard = self._shard(group_id)
+        except ApiError as error:
+            reply(error)
+            return
+        shard.run(command, reply)
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition that keeps the group; the topic exists."""
+        return partition_of(group_id, self._runtime.partitions)
+
+    def groups(self) -> list[Group]:
+        """All groups that are coordinated here. COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
+        if self._runtime.is_loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [group for shard in self._runtime.loaded_shards() for group in shard.state]
+
+    def group(self, group_id: str) -> Group | None:
+        """The group as it is now; ApiError when it is not coordinated here."""
+        return self._shard(group_id).state.get(group_id)
+
+    def rebalances(self, group_id: str) -> list[Rebalance]:
+        """The journal of a group, the last rebalance first; ApiError when it is not coordinated here."""
+        return self._shard(group_id).state.journal.of(group_id)
+
+    def _shard(self, group_id: str) -> Shard[Groups]:
+        return self._runtime.shard(partition_of(group_id, max(self._runtime.partitions, 1)))
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def follow(self, partitions: int, led: Iterable[Partition]) -> None:
+        self._runtime.follow(partitions, led)
+
+    async def loading_done(self) -> None:
+        await self._runtime.loading_done()
+
+    async def stop(self) -> None:
+        await self._runtime.stop()
+
+    # -- what it does by itself ---------------------------------------------------------------------------
+
+    def expire_offsets(self) -> None:
+        """Forget what has been of no use for the retention time."""
+        for shard in self._runtime.loaded_shards():
+            for group in shard.state:
+                self._by_itself(shard, partial(_expire, group))
+
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """These topics are gone."""
+        for shard in self._runtime.loaded_shards():
+            while self._by_itself(shard, lambda groups, effects: groups.forget_topics(topics, effects)):
+                continue
+
+    def _loaded(self, shard: Shard[Groups]) -> None:
+        """Topics may have been deleted while nobody coordinated this shard."""
+        while self._by_itself(shard, lambda groups, effects: groups.forget_stale(self._topic_id, effects)):
+            continue
+
+    def _by_itself(self, shard: Shard[Groups], command: Callable[[Groups, Effects], None]) -> bool:
+        """Run a command that nobody waits for; True when there may be more to do."""
+        written = 0
+
+        def limited(groups: Groups, reply: Reply, effects: Effects) -> None:
+            nonlocal written
+            command(groups, effects)
+            effects.records[:] = itertools.islice(effects.records, _RECORDS_AT_A_TIME)
+            written = len(effects.records)
+            effects.answer(reply, None)
+
+        def done(answer: Any) -> None:
+            nonlocal written
+            if isinstance(answer, ApiError):
+                logger.warning("%r cannot remove offsets: %s; trying again later", shard, answer)
+                written = 0
+
+        shard.run(limited, done)
+        return written == _RECORDS_AT_A_TIME
+
+
+def _expire(group: Group, groups: Groups, effects: Effects) -> None:
+    groups.expire(group, effects)
+
+
+def partition_of(group_id: str, partitions: int) -> int:
+    """Java's hash of the id, made positive as Kafka does it, over the partitions."""
+    value = 0
+    utf16 = group_id.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(utf16[::2], utf16[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value = (1 << 32) - value
+    return 0 if value == 1 << 31 else value % partitions
