@@ -27,6 +27,7 @@ from ottla.broker.handlers import HANDLERS, advertised_by
 from ottla.broker.limits import group_settings, limits_of, topic_defaults
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.server import Server
+from ottla.broker.space import Space
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import (
@@ -102,6 +103,7 @@ class Broker:
         self.directory = LogDirectory(path, self.disk, self.clock)
         self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
         self.cleaning = Cleaning(self)
+        self.space = Space(self)
         self.groups = GroupCoordinator(
             group_settings(self.config),
             topic_id=lambda name: topic.id if (topic := self.image.topics.get(name)) else None,
@@ -291,6 +293,10 @@ class Broker:
 
     def _topic_config(self, image: ClusterImage, topic: str) -> TopicConfig:
         return topic_config(self.config, image.config(TOPIC_CONFIG, topic))
+
+    def make_room(self) -> None:
+        """Space is short: let retention do now what it would do later."""
+        self._maintenance.make_room()
 
     async def make_missing_logs(self) -> None:
         """Try again to make logs that could not be made, for example because the disk was full."""

@@ -23,6 +23,9 @@ logger = logging.getLogger("ottla.maintenance")
 _SLICE = 100
 """Partitions handled before others get a turn."""
 
+_MAKE_ROOM_AGAIN = 2.0
+"""Seconds between two rounds of making room."""
+
 
 @dataclass(slots=True)
 class _Chore:
@@ -36,6 +39,8 @@ class Maintenance:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
+        self._making_room: asyncio.Task[None] | None = None
+        self._made_room_at = float("-inf")
         ms = self._seconds
         self._chores = [
             _Chore("retention", ms("log.retention.check.interval.ms"), self._retain),
@@ -46,6 +51,7 @@ class Maintenance:
             ),
             _Chore("removing deleted files", lambda: 15.0, self._remove_deleted),
             _Chore("making missing logs", lambda: 5.0, self._make_missing),
+            _Chore("looking at the free space", lambda: 5.0, self._look_at_space),
             _Chore("forgetting offsets", ms("offsets.retention.check.interval.ms"), self._expire_offsets),
         ]
 
@@ -56,9 +62,11 @@ class Maintenance:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in (self._task, self._making_room):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._task = None
 
     async def _run(self) -> None:
         clock = self._broker.clock
@@ -82,6 +90,23 @@ class Maintenance:
             work(partition)
             if count % _SLICE == 0:
                 await asyncio.sleep(0)
+
+    def make_room(self) -> None:
+        """Bring retention forward. At most one round at a time, and not one right behind the other."""
+        now = self._broker.clock.monotonic()
+        if self._making_room is None and now - self._made_room_at >= _MAKE_ROOM_AGAIN and self._task is not None:
+            self._making_room = asyncio.get_running_loop().create_task(self._make_room(), name="making room")
+
+    async def _make_room(self) -> None:
+        broker = self._broker
+        try:
+            await self._retain()
+            await broker.in_thread(broker.directory.delete_all_pending)
+        except (OSError, ApiError) as error:
+            logger.error("making room failed: %s; trying again later", error)
+        finally:
+            self._made_room_at = broker.clock.monotonic()
+            self._making_room = None
 
     # -- the chores ---------------------------------------------------------------------------------------
 
@@ -109,6 +134,9 @@ class Maintenance:
     async def _remove_deleted(self) -> None:
         broker = self._broker
         await broker.in_thread(broker.directory.delete_pending)
+
+    async def _look_at_space(self) -> None:
+        self._broker.space.look()
 
     async def _make_missing(self) -> None:
         await self._broker.make_missing_logs()

@@ -111,6 +111,10 @@ log.segment.delete.delay.ms           LONG    60000        >=0   cluster-wide hi
 log.preallocate                       BOOLEAN false        -     cluster-wide unused
     Reserve a new segment's whole size on disk. Without effect: today's file systems gain nothing from it.
 
+log.dir.min.free.bytes                LONG    -1           >=-1  cluster-wide
+    Bytes of the disk that producers may not fill, so that the broker can still work; they are refused until there
+    is more. 0 for none; -1 for a hundredth of the file system, at most 256 MiB.
+
 # Retention and compaction
 log.retention.ms                      LONG    null         @not-zero  cluster-wide high
     How long records are kept; -1 for ever; not set, log.retention.minutes counts.

@@ -47,6 +47,12 @@ from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRespon
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.messages.log_state import (
+    CompactLogsRequest,
+    CompactLogsResponse,
+    DescribeLogStateRequest,
+    DescribeLogStateResponse,
+)
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -136,6 +142,8 @@ _ALL = (
     _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+    _api(DescribeLogStateRequest, DescribeLogStateResponse),
+    _api(CompactLogsRequest, CompactLogsResponse),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _ALL}

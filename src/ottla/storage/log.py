@@ -127,6 +127,10 @@ class Log:
         return [SegmentInfo(s.base_offset, s.size, s.load_max_timestamp()) for s in self._segments]
 
     @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
     def truncations(self) -> int:
         """How often the log was cut: what was read of it before need not be what is there now."""
         return self._truncations

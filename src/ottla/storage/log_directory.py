@@ -41,7 +41,7 @@ from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, Lock, LockHeld
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
 from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
+from ottla.storage.log_config import FOREVER, LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery import Loader
@@ -297,6 +297,11 @@ class LogDirectory:
         now_ms = self._clock.now_ms()
         removed = sum(log.remove_doomed(now_ms) for log in list(self.logs.values()))
         return removed + self._doomed.remove_due(now_ms)
+
+    def delete_all_pending(self) -> int:
+        """Remove them now, delay or not: space is short. Blocks."""
+        removed = sum(log.remove_doomed(FOREVER) for log in list(self.logs.values()))
+        return removed + self._doomed.remove_due(FOREVER)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 

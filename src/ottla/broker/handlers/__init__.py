@@ -16,6 +16,7 @@ from ottla.broker.handlers.group_admin import delete_groups, describe_groups, li
 from ottla.broker.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
 from ottla.broker.handlers.groups import heartbeat, join_group, leave_group, sync_group
 from ottla.broker.handlers.log_dirs import describe_log_dirs
+from ottla.broker.handlers.log_state import compact_logs, describe_log_state
 from ottla.broker.handlers.metadata import describe_cluster, describe_topic_partitions, metadata
 from ottla.broker.handlers.offsets import list_offsets, offset_for_leader_epoch
 from ottla.broker.handlers.produce import produce
@@ -57,6 +58,8 @@ HANDLERS: dict[int, Handler] = {
     60: describe_cluster,
     61: describe_producers,
     75: describe_topic_partitions,
+    1000: describe_log_state,
+    1001: compact_logs,
 }
 
 

@@ -105,6 +105,7 @@ def _append(
             partition.check_in_sync()
         records = _one_batch(data.records, request.transactional_id, version)
         log_start = partition.log.log_start_offset
+        broker.space.admit(len(records))
         info = partition.append(records)
     except ApiError as error:
         return _refusal(data.index, error, log_start)

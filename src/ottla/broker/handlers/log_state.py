@@ -1,0 +1,96 @@
+"""DescribeLogState (1000) and CompactLogs (1001), which are ours: logs as people want to see them.
+
+Asked of the broker that has the replica. CompactLogs answers at once; whoever waits asks for the state until
+the partition is neither asked for nor running any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import RequestContext
+from ottla.protocol.errors import ApiError
+from ottla.protocol.messages.log_state import (
+    CompactLogsPartition,
+    CompactLogsRequest,
+    CompactLogsResponse,
+    CompactLogsTopic,
+    DescribeLogStateRequest,
+    DescribeLogStateResponse,
+    LogStatePartition,
+    LogStateTopicResult,
+)
+from ottla.storage.cleaning.state import CleaningState
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+
+def describe_log_state(
+    broker: Broker, request: DescribeLogStateRequest, context: RequestContext
+) -> DescribeLogStateResponse:
+    space = broker.space
+    space.look()
+    return DescribeLogStateResponse(
+        free_bytes=space.free,
+        min_free_bytes=space.mark,
+        refuses_writes=space.is_short,
+        topics=[
+            LogStateTopicResult(
+                name=topic.name,
+                partitions=[_describe(broker, topic.name, index) for index in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _describe(broker: Broker, topic: str, index: int) -> LogStatePartition:
+    try:
+        partition = broker.replicas.get(topic, index)
+    except ApiError as error:
+        return LogStatePartition(partition_index=index, error_code=error.code, error_message=error.message)
+    log = partition.log
+    cleaner = broker.cleaning.cleaner
+    state = cleaner.states.get((topic, index)) or CleaningState()
+    answer = LogStatePartition(
+        partition_index=index,
+        size=log.size,
+        segments=log.segment_count,
+        is_compacted=log.config.is_compacted,
+        is_running=state.running,
+        is_asked_for=state.asked_for,
+        bytes_read=state.bytes_read,
+        bytes_to_read=state.bytes_to_read,
+        passes=state.passes,
+        uncleanable=state.uncleanable,
+        problem=state.problem,
+    )
+    if log.config.is_compacted:
+        where = cleaner.cleanability(log, partition.last_stable_offset)
+        answer.clean_bytes, answer.dirty_bytes = where.clean_bytes, where.dirty_bytes
+        answer.first_dirty_offset = where.first_dirty
+    if state.last is not None:
+        answer.last_finished_ms, answer.last_seconds = state.last.finished_ms, state.last.seconds
+        answer.last_bytes_before, answer.last_bytes_after = state.last.bytes_before, state.last.bytes_after
+    return answer
+
+
+def compact_logs(broker: Broker, request: CompactLogsRequest, context: RequestContext) -> CompactLogsResponse:
+    return CompactLogsResponse(
+        topics=[
+            CompactLogsTopic(
+                name=topic.name,
+                partitions=[_compact(broker, topic.name, index) for index in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _compact(broker: Broker, topic: str, index: int) -> CompactLogsPartition:
+    try:
+        broker.cleaning.compact_now(broker.replicas.get(topic, index))
+    except ApiError as error:
+        return CompactLogsPartition(partition_index=index, error_code=error.code, error_message=error.message)
+    return CompactLogsPartition(partition_index=index)

@@ -1,0 +1,91 @@
+"""The free-space mark: producing is refused, with words that help, before the disk is really full.
+
+A disk that is full to the last byte is a bad place to be: nothing can be written down any more, not even what
+is needed to make room. So below `log.dir.min.free.bytes` the broker takes no more records from producers,
+while reading, committing offsets and deleting go on in the room that is left. Above it, below twice the mark,
+retention is brought forward, and what was to be deleted later is deleted now. When there is room again, all
+goes on by itself.
+
+Asking the file system is cheap but not free, and appends are many: it is asked after so many bytes that they
+could have used up a part of the room, when a producer was refused and a little time has passed, and now and
+then by the maintenance.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.protocol.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+logger = logging.getLogger("ottla.space")
+
+AUTOMATIC = -1
+_AUTOMATIC_SHARE = 100  # one part in so many of the file system
+_AUTOMATIC_MOST = 256 << 20
+_LONGEST_STEP = 16 << 20  # bytes written between two looks
+_SHORTEST_STEP = 64 << 10
+_SHARE_OF_ROOM = 8
+_LOOK_AGAIN = 0.25  # seconds after which a refused producer makes us look again
+
+
+class Space:
+    """`admit` is asked before each append. `mark` 0 switches it all off."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.free = 0
+        self.mark = 0
+        self.is_short = False
+        self.is_tight = False
+        self._budget = 0  # bytes that may be written before the next look
+        self._looked_at = float("-inf")
+
+    def admit(self, size: int) -> None:
+        """Count `size` bytes of a producer, or refuse them."""
+        self._budget -= size
+        if self._budget < 0:
+            if not self.is_short or self._broker.clock.monotonic() - self._looked_at >= _LOOK_AGAIN:
+                self.look()
+            if self.is_short:
+                raise ApiError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"no records are taken: {self.free} bytes are free in {self._broker.directory.path}, and "
+                    f"{self.mark} are kept back (log.dir.min.free.bytes). It goes on by itself when there is "
+                    "more space: delete topics, lower a retention or enlarge the disk",
+                )
+
+    def look(self) -> None:
+        """Ask the file system, and say so when things have changed."""
+        broker = self._broker
+        self._looked_at = broker.clock.monotonic()
+        try:
+            total, self.free = broker.directory.space()
+        except OSError as problem:
+            logger.warning("cannot tell how much space is free in %s: %s", broker.directory.path, problem)
+            self._budget = _LONGEST_STEP
+            return
+        wanted = broker.config["log.dir.min.free.bytes"]
+        self.mark = min(total // _AUTOMATIC_SHARE, _AUTOMATIC_MOST) if wanted == AUTOMATIC else wanted
+        room = self.free - self.mark
+        was_short, self.is_short = self.is_short, room <= 0 and self.mark > 0
+        self.is_tight = self.mark > 0 and self.free < 2 * self.mark
+        self._budget = min(max(room // _SHARE_OF_ROOM, _SHORTEST_STEP), _LONGEST_STEP)
+        if self.is_short:
+            self._budget = 0
+        if self.is_short and not was_short:
+            logger.warning(
+                "%s: %d bytes are free, less than log.dir.min.free.bytes=%d: producers are refused until there "
+                "is more. Reading, committing and deleting go on. Delete topics (`ottla topic delete`), lower "
+                "retention.ms or retention.bytes (`ottla topic alter`), or enlarge the disk",
+                broker.directory.path,
+                self.free,
+                self.mark,
+            )
+        elif was_short and not self.is_short:
+            logger.warning("%s: %d bytes are free again, producers go on", broker.directory.path, self.free)
+        if self.is_tight:
+            broker.make_room()
