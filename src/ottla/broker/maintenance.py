@@ -94,7 +94,8 @@ class Maintenance:
     def make_room(self) -> None:
         """Bring retention forward. At most one round at a time, and not one right behind the other."""
         now = self._broker.clock.monotonic()
-        if self._making_room is None and now - self._made_room_at >= _MAKE_ROOM_AGAIN and self._task is not None:
+        is_due = now - self._made_room_at >= _MAKE_ROOM_AGAIN
+        if self._making_room is None and is_due and self._task is not None:
             self._making_room = asyncio.get_running_loop().create_task(self._make_room(), name="making room")
 
     async def _make_room(self) -> None:
@@ -107,11 +108,12 @@ class Maintenance:
         finally:
             self._made_room_at = broker.clock.monotonic()
             self._making_room = None
+        broker.space.look()
 
     # -- the chores ---------------------------------------------------------------------------------------
 
     async def _retain(self) -> None:
-        await self._each_partition(lambda partition: partition.log.apply_retention(partition.high_watermark))
+        await self._each_partition(_retain_one)
 
     def _flush_interval(self) -> float:
         """Looked at often only while a topic asks for it: most leave flushing to the operating system."""
@@ -143,3 +145,11 @@ class Maintenance:
 
     async def _expire_offsets(self) -> None:
         self._broker.groups.expire_offsets()
+
+
+def _retain_one(partition: Partition) -> None:
+    """A partition whose disk fails keeps no other from its retention."""
+    try:
+        partition.log.apply_retention(partition.high_watermark)
+    except ApiError as error:
+        logger.error("retention of %s-%d failed: %s", partition.topic, partition.index, error.message)

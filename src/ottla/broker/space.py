@@ -78,9 +78,9 @@ class Space:
             self._budget = 0
         if self.is_short and not was_short:
             logger.warning(
-                "%s: %d bytes are free, less than log.dir.min.free.bytes=%d: producers are refused until there "
-                "is more. Reading, committing and deleting go on. Delete topics (`ottla topic delete`), lower "
-                "retention.ms or retention.bytes (`ottla topic alter`), or enlarge the disk",
+                "%s: %d bytes are free, less than log.dir.min.free.bytes=%d: producers are refused until "
+                "there is more. Reading, committing and deleting go on. Delete topics (`ottla topic delete`), "
+                "lower retention.ms or retention.bytes (`ottla topic alter`), or enlarge the disk",
                 broker.directory.path,
                 self.free,
                 self.mark,

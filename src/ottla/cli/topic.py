@@ -1,4 +1,4 @@
-"""`ottla topic`: create, list, describe, delete, alter, add-partitions."""
+"""`ottla topic`: create, list, describe, delete, alter, add-partitions, compact."""
 
 from __future__ import annotations
 
@@ -146,14 +146,19 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
-    """Show a topic's partitions, offsets, sizes and settings."""
+    """Show a topic's partitions, offsets, sizes, compaction and settings."""
+    from ottla.cli.compaction import print_states, state_document
     from ottla.client.admin import DEFAULT_SOURCE, SOURCES, replica_sizes, topic_settings
+    from ottla.client.log_state import log_states
 
     with connect(bootstrap, timeout) as wire:
         found = find_topic(wire, topic)
         settings = [s for s in topic_settings(wire, topic) if s.source != DEFAULT_SOURCE]
         sizes = replica_sizes(wire)
         partitions = _partitions(wire, found, sizes)
+        states = log_states(wire, found)
+    for partition in partitions:
+        partition |= state_document(states.partitions.get(partition["partition"]))
     document = _overview(found, sizes) | {
         "configs": {s.name: {"value": s.value, "source": SOURCES.get(s.source, "unknown")} for s in settings},
         "partitions": partitions,
@@ -177,11 +182,12 @@ def describe(
         ]
     )
     write("\n")
-    titles = ("partition", "leader", "epoch", "replicas", "in sync", "start", "end", "size")
+    titles = ("partition", "leader", "epoch", "replicas", "in sync", "start", "end", "size", "segments")
     print_table(
         [Column(t, number=t not in ("replicas", "in sync")) for t in titles],
         [_partition_row(p) for p in partitions],
     )
+    print_states(states)
 
 
 @app.command()
@@ -287,6 +293,29 @@ def add_partitions(
         write(f"{topic} has {count_text(wanted, 'partition')} now, {wanted - before} of them new\n")
 
 
+@app.command()
+def compact(
+    topic: Topic,
+    now: Annotated[
+        bool, typer.Option("--now", help="Also what is young and what is being written; needed.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")] = True,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+) -> None:
+    """Compact a topic now, to the latest record of each key, and show the progress.
+
+    The broker does so by itself when enough of the topic is dirty (min.cleanable.dirty.ratio).
+    """
+    from ottla.cli.compaction import compact_now
+
+    if not now:
+        raise usage("the broker compacts by itself when it is worth while", "--now does it at once.")
+    with connect(bootstrap, timeout) as wire:
+        compact_now(wire, find_topic(wire, topic), wait=wait, as_json=as_json)
+
+
 def _overview(topic: MetadataResponseTopic, sizes: dict[tuple[int, str, int], int]) -> dict[str, Any]:
     name = topic.name or ""
     known = [
@@ -341,6 +370,7 @@ def _partition_row(partition: dict[str, Any]) -> list[str]:
         _or_dash(partition["start_offset"]),
         _or_dash(partition["end_offset"]),
         _size(partition["size_bytes"]),
+        _or_dash(partition.get("segments")),
     ]
 
 
