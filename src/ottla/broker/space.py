@@ -79,8 +79,8 @@ class Space:
         if self.is_short and not was_short:
             logger.warning(
                 "%s: %d bytes are free, less than log.dir.min.free.bytes=%d: producers are refused until "
-                "there is more. Reading, committing and deleting go on. Delete topics (`ottla topic delete`), "
-                "lower retention.ms or retention.bytes (`ottla topic alter`), or enlarge the disk",
+                "there is more. Reading, committing and deleting go on. Delete a topic "
+                "(`ottla topic delete`), lower retentions (`ottla topic alter`) or enlarge the disk",
                 broker.directory.path,
                 self.free,
                 self.mark,
