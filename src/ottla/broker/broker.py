@@ -23,6 +23,7 @@ from typing import TypeVar
 from ottla.broker.cleaning import Cleaning
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.group_surroundings import GroupSurroundings
 from ottla.broker.handlers import HANDLERS, advertised_by
 from ottla.broker.limits import group_settings, limits_of, topic_defaults
 from ottla.broker.maintenance import Maintenance
@@ -51,6 +52,7 @@ from ottla.storage.log_directory import LogDirectory
 logger = logging.getLogger("ottla.broker")
 
 REGISTRY_FILE = "registry.sqlite"
+_FOLLOW_AGAIN_SECONDS = 1.0
 T = TypeVar("T")
 
 
@@ -79,6 +81,7 @@ class Broker:
         self.host = ""
         self.port = 0
         self._versions: dict[asyncio.Future[None], int] = {}
+        self._taking = asyncio.Lock()  # what changes the partitions of this broker goes one by one
 
     @property
     def bootstrap_servers(self) -> str:
@@ -106,6 +109,7 @@ class Broker:
         self.space = Space(self)
         self.groups = GroupCoordinator(
             group_settings(self.config),
+            surroundings=GroupSurroundings(self),
             topic_id=lambda name: topic.id if (topic := self.image.topics.get(name)) else None,
             clock=self.clock,
             turns=self._loop,
@@ -234,17 +238,27 @@ class Broker:
 
     async def _follow(self) -> None:
         while True:
-            news = await self.controller.feed.after(self.image.version)
-            await self._take(news)
+            try:
+                await self._take(await self.controller.feed.after(self.image.version))
+            except Exception:  # noqa: BLE001 - a broker that stops following serves what is no longer true
+                logger.exception(
+                    "cannot follow the cluster from image %d on; trying again", self.image.version
+                )
+                await asyncio.sleep(_FOLLOW_AGAIN_SECONDS)
 
     async def _take(self, news: ImageDelta | ClusterImage) -> None:
+        """Take over an image. What fails half way is done once more, from its start."""
+        async with self._taking:
+            await self._take_alone(news)
+
+    async def _take_alone(self, news: ImageDelta | ClusterImage) -> None:
         old = self.image
         if isinstance(news, ImageDelta):
             delta, image = news, old.apply(news)
         else:
             delta, image = difference(old, news), news
         if not old.version:
-            for stray in self.replicas.drop_strays(image.topics):
+            for stray in await self.in_thread(partial(self.replicas.drop_strays, image.topics)):
                 logger.warning(
                     "deleting the log of %s: its topic was deleted while this broker was down", stray
                 )
@@ -253,7 +267,7 @@ class Broker:
             for name, topic in delta.topics.items()
             if name in old.topics and (topic is None or topic.id != old.topics[name].id)
         ]
-        self.replicas.drop(gone)
+        await self.replicas.drop(gone)
         for name in gone:
             self.cleaning.forget(name)
         changed = [image.topics[n] for n in {**delta.topics, **delta.partitions} if n in image.topics]
@@ -300,9 +314,10 @@ class Broker:
 
     async def make_missing_logs(self) -> None:
         """Try again to make logs that could not be made, for example because the disk was full."""
-        missing = [t for name in self.replicas.missing() if (t := self.image.topics.get(name))]
-        if missing:
-            config_of = partial(self._topic_config, self.image)
-            await self.in_thread(partial(self.replicas.prepare, missing, config_of))
-            self.replicas.adopt(missing, config_of)
+        async with self._taking:  # a topic may not be deleted while its log is being made
+            missing = [t for name in self.replicas.missing() if (t := self.image.topics.get(name))]
+            if missing:
+                config_of = partial(self._topic_config, self.image)
+                await self.in_thread(partial(self.replicas.prepare, missing, config_of))
+                self.replicas.adopt(missing, config_of)
             self._follow_groups()

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from ottla.clock import Clock
+from ottla.coordinator.all_groups import AllGroups
+from ottla.coordinator.consumer_state import Surroundings
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.group import Group, GroupSettings
-from ottla.coordinator.groups import Groups
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.runtime import InThread, Runtime, Shard
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -28,7 +29,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 _RECORDS_AT_A_TIME = 1000
 """Of what the coordinator removes by itself: a batch has a size limit, and others want their turn."""
 
-Command = Callable[[Groups, Reply, Effects], None]
+Command = Callable[[AllGroups, Reply, Effects], None]
 
 
 class GroupCoordinator:
@@ -36,6 +37,7 @@ class GroupCoordinator:
         self,
         settings: GroupSettings,
         *,
+        surroundings: Surroundings,
         topic_id: Callable[[str], bytes | None],
         clock: Clock,
         turns: Turns,
@@ -46,9 +48,9 @@ class GroupCoordinator:
     ) -> None:
         self.settings = settings
         self._topic_id = topic_id
-        self._runtime: Runtime[Groups] = Runtime(
+        self._runtime: Runtime[AllGroups] = Runtime(
             OFFSETS_TOPIC,
-            lambda: Groups(settings),
+            lambda: AllGroups(settings, surroundings),
             clock=clock,
             turns=turns,
             room=room,
@@ -77,6 +79,10 @@ class GroupCoordinator:
         """All groups that are coordinated here. COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
         if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return self.known_groups()
+
+    def known_groups(self) -> list[Group]:
+        """All groups of the shards that are loaded."""
         return [group for shard in self._runtime.loaded_shards() for group in shard.state]
 
     def group(self, group_id: str) -> Group | None:
@@ -87,7 +93,7 @@ class GroupCoordinator:
         """The journal of a group, the last rebalance first; ApiError when it is not coordinated here."""
         return self._shard(group_id).state.journal.of(group_id)
 
-    def _shard(self, group_id: str) -> Shard[Groups]:
+    def _shard(self, group_id: str) -> Shard[AllGroups]:
         return self._runtime.shard(partition_of(group_id, max(self._runtime.partitions, 1)))
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -115,16 +121,16 @@ class GroupCoordinator:
             while self._by_itself(shard, lambda groups, effects: groups.forget_topics(topics, effects)):
                 continue
 
-    def _loaded(self, shard: Shard[Groups]) -> None:
+    def _loaded(self, shard: Shard[AllGroups]) -> None:
         """Topics may have been deleted while nobody coordinated this shard."""
         while self._by_itself(shard, lambda groups, effects: groups.forget_stale(self._topic_id, effects)):
             continue
 
-    def _by_itself(self, shard: Shard[Groups], command: Callable[[Groups, Effects], None]) -> bool:
+    def _by_itself(self, shard: Shard[AllGroups], command: Callable[[AllGroups, Effects], None]) -> bool:
         """Run a command that nobody waits for; True when there may be more to do."""
         written = 0
 
-        def limited(groups: Groups, reply: Reply, effects: Effects) -> None:
+        def limited(groups: AllGroups, reply: Reply, effects: Effects) -> None:
             nonlocal written
             command(groups, effects)
             effects.records[:] = itertools.islice(effects.records, _RECORDS_AT_A_TIME)
@@ -141,7 +147,7 @@ class GroupCoordinator:
         return written == _RECORDS_AT_A_TIME
 
 
-def _expire(group: Group, groups: Groups, effects: Effects) -> None:
+def _expire(group: Group, groups: AllGroups, effects: Effects) -> None:
     groups.expire(group, effects)
 
 

@@ -8,6 +8,7 @@ from ottla.broker.dispatch import Handler
 from ottla.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from ottla.broker.handlers.api_versions import api_versions
 from ottla.broker.handlers.configs import alter_configs, describe_configs, incremental_alter_configs
+from ottla.broker.handlers.consumer_groups import consumer_group_describe, consumer_group_heartbeat
 from ottla.broker.handlers.delete_records import delete_records
 from ottla.broker.handlers.describe_producers import describe_producers
 from ottla.broker.handlers.fetch import fetch
@@ -57,6 +58,8 @@ HANDLERS: dict[int, Handler] = {
     47: offset_delete,
     60: describe_cluster,
     61: describe_producers,
+    68: consumer_group_heartbeat,
+    69: consumer_group_describe,
     75: describe_topic_partitions,
     1000: describe_log_state,
     1001: compact_logs,

@@ -1,0 +1,73 @@
+"""What groups of the consumer protocol see of their broker: topics, settings and how much is going on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.cluster.image import ClusterImage
+from ottla.config.table import GROUP_KEYS
+from ottla.coordinator.consumer_group import ConsumerGroup
+from ottla.coordinator.consumer_state import ConsumerSettings
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+GROUP_CONFIG = 32
+"""The type of config resource that a group is."""
+_COUNT_SECONDS = 1.0
+"""How long a count of members is good for."""
+
+
+class GroupSurroundings:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._members = 0
+        self._counted = float("-inf")
+        self._settings: dict[str, tuple[tuple[int, int], ConsumerSettings]] = {}
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._broker.image
+
+    def settings(self, group_id: str) -> ConsumerSettings:
+        """The group's own values before the broker's; looked up anew when either changed."""
+        own = self._broker.image.config(GROUP_CONFIG, group_id)
+        seen = id(own), id(self._broker.config)
+        known = self._settings.get(group_id)
+        if known is None or known[0] != seen:
+            if len(self._settings) > 10_000:
+                self._settings.clear()
+            known = seen, self._read(own)
+            self._settings[group_id] = known
+        return known[1]
+
+    def _read(self, own: Any) -> ConsumerSettings:
+        config = self._broker.config
+        policy = str(config["group.consumer.migration.policy"]).lower()
+
+        def value(name: str) -> int:
+            text = own.get(f"consumer.{name}")
+            if text is not None:
+                return int(GROUP_KEYS[f"consumer.{name}"].parse(text))
+            return int(config[f"group.consumer.{name}"])
+
+        return ConsumerSettings(
+            session_timeout_ms=value("session.timeout.ms"),
+            heartbeat_interval_ms=value("heartbeat.interval.ms"),
+            assignment_interval_ms=value("assignment.interval.ms"),
+            max_size=config["group.consumer.max.size"],
+            assignors=tuple(config["group.consumer.assignors"]),
+            may_upgrade=policy in ("upgrade", "bidirectional"),
+            may_downgrade=policy in ("downgrade", "bidirectional"),
+        )
+
+    def member_count(self) -> int:
+        now = self._broker.clock.monotonic()
+        if now - self._counted >= _COUNT_SECONDS:
+            self._counted = now
+            self._members = sum(
+                len(group.members)
+                for group in self._broker.groups.known_groups()
+                if isinstance(group, ConsumerGroup)
+            )
+        return self._members
