@@ -68,6 +68,7 @@ from ottla.protocol.schema import NO_VERSIONS, Request, Response
 PRODUCE = 0
 FETCH = 1
 API_VERSIONS = 18
+FIRST_OWN = 1000  # from here on API keys are ours, not Kafka's
 
 _NEVER = 32767
 

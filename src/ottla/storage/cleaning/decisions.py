@@ -119,30 +119,25 @@ def choose(candidates: Iterable[Candidate]) -> Candidate | None:
     )
 
 
-def group(
-    segments: Sequence[CleanableSegment], config: LogConfig, end_offset: int
-) -> list[list[CleanableSegment]]:
-    """Neighbours that become one segment: together within segment.bytes and what an index can express.
+class Written(NamedTuple):
+    """A new segment so far."""
 
-    `end_offset` is where the last of `segments` ends.
+    base_offset: int
+    size: int
+    index_size: int
+    time_index_size: int
+
+
+def joins(written: Written, segment: CleanableSegment, end_offset: int, config: LogConfig) -> bool:
+    """Whether the survivors of a segment, which ends at `end_offset`, go to the new one with those before it.
+
+    They do if all of it would fit, so that a segment stays within segment.bytes and what an index can express
+    whatever survives. What has been written counts with what it has become, so a log of which little is left
+    becomes one segment in one pass.
     """
-    groups: list[list[CleanableSegment]] = []
-    ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
-    size = index_size = time_index_size = 0
-    for segment, end in zip(segments, ends, strict=True):
-        fits = (
-            bool(groups)
-            and size + segment.size <= config.segment_bytes
-            and index_size + segment.index_size <= config.segment_index_bytes
-            and time_index_size + segment.time_index_size <= config.segment_index_bytes
-            and end - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
-        )
-        if fits:
-            groups[-1].append(segment)
-        else:
-            groups.append([segment])
-            size = index_size = time_index_size = 0
-        size += segment.size
-        index_size += segment.index_size
-        time_index_size += segment.time_index_size
-    return groups
+    return (
+        written.size + segment.size <= config.segment_bytes
+        and written.index_size + segment.index_size <= config.segment_index_bytes
+        and written.time_index_size + segment.time_index_size <= config.segment_index_bytes
+        and end_offset - 1 - written.base_offset <= MAX_RELATIVE_OFFSET
+    )

@@ -28,7 +28,7 @@ from ottla.protocol.batches import (
 )
 from ottla.protocol.compression import CompressionError
 from ottla.protocol.varints import InvalidRecords
-from ottla.storage.cleaning.decisions import CleanableSegment, group
+from ottla.storage.cleaning.decisions import CleanableSegment, Written, joins
 from ottla.storage.cleaning.key_map import KeyMap
 from ottla.storage.cleaning.record_loops import find_survivors, note_keys
 from ottla.storage.cleaning.rewrite import open_body, with_survivors, without_records
@@ -43,8 +43,10 @@ from ottla.storage.cleaning.rules import (
 from ottla.storage.cleaning.throttle import Throttle
 from ottla.storage.files import Disk
 from ottla.storage.log_config import LogConfig
+from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.segment import CLEANED_SUFFIX, LOG_SUFFIX, Segment, file_name
+from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from ottla.storage.validation import StampedBatch
 
 READ_SIZE = 1 << 20
@@ -136,6 +138,69 @@ def run(
     return _Pass(job, disk, throttle or Throttle(job.bytes_per_second), rules, progress).run()
 
 
+class _NewSegment:
+    """A segment named `.cleaned`, written in large pieces."""
+
+    def __init__(self, job: CleaningJob, disk: Disk, throttle: Throttle, base_offset: int) -> None:
+        self._folder = Path(job.folder)
+        self._interval = job.config.index_interval_bytes
+        self._disk = disk
+        self._throttle = throttle
+        self._segment = Segment.create(
+            disk, self._folder, base_offset, OpenSegments(), job.now_ms, suffix=CLEANED_SUFFIX
+        )
+        self._pending = bytearray()
+        self._batches: list[StampedBatch] = []
+        self._replaces: list[int] = []
+        self._modified_ms = 0
+
+    @property
+    def size(self) -> int:
+        return self._segment.size + len(self._pending)
+
+    @property
+    def written(self) -> Written:
+        self._write()
+        index, time_index = self._segment.index, self._segment.time_index
+        return Written(
+            self._segment.base_offset,
+            self.size,
+            len(index) * OFFSET_ENTRY_SIZE,
+            (len(time_index) + 1) * TIME_ENTRY_SIZE,
+        )
+
+    def add(self, batch: bytes | memoryview) -> int:
+        """Add a batch; the number of its records."""
+        header = BatchHeader._make(HEADER.unpack_from(batch))
+        self._batches.append((len(self._pending), header.base_offset, header))
+        self._pending += batch
+        if len(self._pending) >= _WRITE_SIZE:
+            self._write()
+        return header.record_count
+
+    def note_replaced(self, segment: CleanableSegment) -> None:
+        """All survivors of an old segment are in this one, which is as old as the youngest of them."""
+        self._replaces.append(segment.base_offset)
+        path = self._folder / file_name(segment.base_offset, LOG_SUFFIX)
+        self._modified_ms = max(self._modified_ms, self._disk.modified_ms(path))
+
+    def _write(self) -> None:
+        if self._batches:
+            self._throttle.spent(len(self._pending))
+            self._segment.append(memoryview(bytes(self._pending)), self._batches, self._interval)
+            self._pending.clear()
+            self._batches.clear()
+
+    def finish(self) -> CleanedSegment:
+        """All of it to the disk."""
+        self._write()
+        files = [self._segment.file, *self._segment.write_indexes(finish=True)]
+        self._disk.set_modified(self._segment.path, self._modified_ms)
+        for file in files:
+            file.sync()
+        return CleanedSegment(self._segment.base_offset, self._segment.size, self._replaces)
+
+
 class _Pass:
     def __init__(
         self,
@@ -165,13 +230,21 @@ class _Pass:
         self._note_keys()
         result.cleaned_to, result.keys = keys.end, keys.size
         wanted = [s for s in self._job.segments if s.base_offset < keys.end]
-        end = self._job.segments_end
-        if len(wanted) < len(self._job.segments):
-            end = self._job.segments[len(wanted)].base_offset
         self._to_read = self._read + sum(segment.size for segment in wanted)
         rules = self._rules()
-        for members in group(wanted, self._job.config, end):
-            result.segments.append(self._clean(members, rules))
+        ends = [segment.base_offset for segment in self._job.segments[1:]] + [self._job.segments_end]
+        new: _NewSegment | None = None
+        for segment, end in zip(wanted, ends, strict=False):
+            if new is not None and not joins(new.written, segment, end, self._job.config):
+                result.segments.append(new.finish())
+                new = None
+            if new is None:
+                new = _NewSegment(self._job, self._disk, self._throttle, segment.base_offset)
+            self._clean(segment, new, rules)
+        if new is not None:
+            result.segments.append(new.finish())
+        result.bytes_before = sum(segment.size for segment in wanted)
+        result.bytes_after = sum(segment.size for segment in result.segments)
         return result
 
     # -- the first half: keys ------------------------------------------------------------------------
@@ -216,49 +289,16 @@ class _Pass:
 
     # -- the second half: records --------------------------------------------------------------------
 
-    def _clean(self, members: list[CleanableSegment], rules: BatchRules) -> CleanedSegment:
-        """Write the survivors of some neighbouring segments to one new segment."""
-        base = members[0].base_offset
-        new = Segment.create(
-            self._disk, self._folder, base, OpenSegments(), self._job.now_ms, suffix=CLEANED_SUFFIX
-        )
-        pending = bytearray()
-        batches: list[StampedBatch] = []
-        interval = self._job.config.index_interval_bytes
-
-        def write() -> None:
-            self._throttle.spent(len(pending))
-            new.append(memoryview(bytes(pending)), batches, interval)
-            pending.clear()
-            batches.clear()
-
-        for segment in members:
-            for position, header, batch in self._batches(segment):
-                self._result.records_before += header.record_count
-                left = self._survivors(segment, position, header, batch, rules)
-                if left is None:
-                    continue
-                header = BatchHeader._make(HEADER.unpack_from(left))
-                self._result.records_after += header.record_count
-                if new.size + len(pending) + len(left) > _LARGEST_FILE:
+    def _clean(self, segment: CleanableSegment, new: _NewSegment, rules: BatchRules) -> None:
+        """Write the survivors of a segment to a new one."""
+        for position, header, batch in self._batches(segment):
+            self._result.records_before += header.record_count
+            left = self._survivors(segment, position, header, batch, rules)
+            if left is not None:
+                self._result.records_after += new.add(left)
+                if new.size > _LARGEST_FILE:
                     raise self._uncleanable(segment, position, "the new segment would be larger than 2 GiB")
-                batches.append((len(pending), header.base_offset, header))
-                pending += left
-                if len(pending) >= _WRITE_SIZE:
-                    write()
-        if batches:
-            write()
-        files = [new.file, *new.write_indexes(finish=True)]
-        self._disk.set_modified(new.path, max(self._modified(segment) for segment in members))
-        for file in files:
-            file.sync()
-        before = sum(segment.size for segment in members)
-        self._result.bytes_before += before
-        self._result.bytes_after += new.size
-        return CleanedSegment(base, new.size, [segment.base_offset for segment in members])
-
-    def _modified(self, segment: CleanableSegment) -> int:
-        return self._disk.modified_ms(self._folder / file_name(segment.base_offset, LOG_SUFFIX))
+        new.note_replaced(segment)
 
     def _survivors(
         self,
