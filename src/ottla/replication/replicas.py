@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -104,48 +105,57 @@ class Replicas:
     def prepare(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:
         """Make the logs that `topics` need here. Blocks on the disk, so it runs in a thread."""
         for topic in topics:
+            config = LogConfig.of(config_of(topic.name))
             for index, assignment in enumerate(topic.partitions):
                 if self._local_id not in assignment.replicas:
                     continue
                 try:
-                    self._directory.create(topic.name, index, topic.id, LogConfig.of(config_of(topic.name)))
+                    self._directory.create(topic.name, index, topic.id, config)
                 except OSError as error:
                     logger.error("%s-%d has no log: %s", topic.name, index, error)
 
     def adopt(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:
         """Take the topics as the image has them now; their logs have been prepared."""
         for topic in topics:
-            known = self._known.get(topic.name)
-            if known is not None and known.id != topic.id:
-                self._forget(topic.name)
             self._known[topic.name] = topic
             for index, assignment in enumerate(topic.partitions):
                 if self._local_id in assignment.replicas:
                     self._assign(topic, index, assignment)
             self.configure(topic.name, config_of(topic.name))
 
-    def drop(self, names: Iterable[str]) -> None:
-        """These topics are gone: wake who waits for them and delete their logs."""
-        for name in names:
-            plan = self._forget(name)
-            for index in range(len(plan.partitions) if plan else 0):
-                self._delete(name, index)
+    async def drop(self, names: Iterable[str]) -> None:
+        """These topics are gone: nobody finds them, their logs go, and who waits for them hears of it."""
+        gone = [
+            (name, index)
+            for name in names
+            if (plan := self._known.pop(name, None)) is not None
+            for index in range(len(plan.partitions))
+        ]
+        if not gone:
+            return
+        partitions = [p for key in gone if (p := self._partitions.pop(key, None)) is not None]
+        try:
+            await self._in_thread(partial(self._delete, gone))
+        finally:
+            for partition in partitions:
+                self._room.notify(partition)
 
     def drop_strays(self, topics: Mapping[str, TopicPlan]) -> list[str]:
-        """Delete logs that no topic claims: their topic was deleted while this broker was down."""
+        """Delete logs that no topic claims: their topic was deleted while this broker was down. Blocks."""
         strays = []
         for (name, index), log in list(self._directory.logs.items()):
             topic = topics.get(name)
             if topic is None or log.topic_id not in (topic.id, ZERO_UUID) or index >= len(topic.partitions):
-                self._delete(name, index)
-                strays.append(f"{name}-{index}")
-        return strays
+                strays.append((name, index))
+        self._delete(strays)
+        return [f"{name}-{index}" for name, index in strays]
 
-    def _delete(self, topic: str, index: int) -> None:
+    def _delete(self, partitions: list[tuple[str, int]]) -> int:
         try:
-            self._directory.delete(topic, index)
+            self._directory.delete_all(partitions)
         except OSError as error:
-            logger.error("the log of %s-%d stays until the next start: %s", topic, index, error)
+            logger.error("the offsets of %d deleted partitions are still on disk: %s", len(partitions), error)
+        return len(partitions)
 
     def missing(self) -> set[str]:
         """Topics with a partition that belongs here and has no log, because it could not be made."""
@@ -189,11 +199,3 @@ class Replicas:
     def _first_state(self, log: Log) -> ReplicaState:
         known = self._directory.high_watermarks.get((log.topic, log.partition), log.log_start_offset)
         return ReplicaState(self._local_id, log.end_offset, max(known, log.log_start_offset))
-
-    def _forget(self, name: str) -> TopicPlan | None:
-        topic = self._known.pop(name, None)
-        for index in range(len(topic.partitions) if topic else 0):
-            partition = self._partitions.pop((name, index), None)
-            if partition is not None:
-                self._room.notify(partition)
-        return topic

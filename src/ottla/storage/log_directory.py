@@ -13,8 +13,9 @@ import logging
 import os
 import re
 import resource
+import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -88,6 +89,7 @@ class LogDirectory:
         self._lock: Lock | None = None
         self._doomed = DoomedFiles(disk)
         self._checkpointed: dict[str, bytes] = {}
+        self._writing = threading.Lock()  # checkpoints are written by chores and by whoever deletes or cuts
 
     # -- open and close ------------------------------------------------------------------------------
 
@@ -131,7 +133,17 @@ class LogDirectory:
                     may_have_gaps=key in self.cleaned_offsets,
                 )
             )
+        if not recovery_points.keys() | log_starts.keys() <= self.logs.keys():
+            self._forget_offsets()
         return reports
+
+    def _forget_offsets(self) -> None:
+        """A partition whose folder is gone begins empty: no later start may believe that it was longer."""
+        try:
+            self._checkpoint_recovery_points()
+            self._checkpoint_log_starts()
+        except OSError as problem:
+            logger.error("%s: cannot write the checkpoints: %s", self.path, problem)
 
     def _note_boot(self, names: list[str]) -> bool:
         """Write down in which run of the machine the folder is used; True when it was another one before."""
@@ -253,6 +265,10 @@ class LogDirectory:
         log = self.logs.get(key)
         if log is not None:
             if log.topic_id == topic_id or _NO_TOPIC_ID in (log.topic_id, topic_id):
+                if log.topic_id != topic_id != _NO_TOPIC_ID:
+                    # A crash came between the folder and the file with its id.
+                    self._write_topic_id(log.folder, topic_id)
+                    log.topic_id = topic_id
                 log.configure(config)
                 return log
             logger.warning(
@@ -260,9 +276,13 @@ class LogDirectory:
             )
             self.delete(topic, partition)
         folder = self.path / f"{topic}-{partition}"
+        if self._disk.is_folder(folder):
+            self._disk.remove_folder(
+                folder
+            )  # no log of ours: a deletion or a creation that the disk cut short
         self._disk.make_folder(folder)
         if topic_id != _NO_TOPIC_ID:
-            self._disk.replace(folder / PARTITION_METADATA, encode_partition_metadata(topic_id), sync=False)
+            self._write_topic_id(folder, topic_id)
         segment = Segment.create(self._disk, folder, 0, self._open_segments, self._clock.now_ms())
         log = self.logs[key] = self._log(
             key,
@@ -277,20 +297,37 @@ class LogDirectory:
         return log
 
     def delete(self, topic: str, partition: int) -> None:
-        """Take a partition out. Its folder is renamed at once and removed after file.delete.delay.ms."""
-        log = self.logs.pop((topic, partition), None)
-        if log is None:
-            return
-        log.close(clean=False)
+        """Take a partition out."""
+        self.delete_all([(topic, partition)])
+
+    def delete_all(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take partitions out. Folders are renamed at once and removed after file.delete.delay.ms. Blocks."""
+        were_cleaned = had_offsets = False
+        for key in partitions:
+            log = self.logs.pop(key, None)
+            if log is None:
+                continue
+            log.close(clean=False)
+            self._doom(log)
+            were_cleaned |= self.cleaned_offsets.pop(key, None) is not None
+            had_offsets |= bool(log.recovery_point or log.log_start_offset)
+        # A partition made again under such a name must not inherit the offsets.
+        if were_cleaned:
+            self.checkpoint_cleaned()
+        if had_offsets:
+            self._checkpoint_recovery_points()
+            self._checkpoint_log_starts()
+
+    def _doom(self, log: Log) -> None:
         # A name too long for the file system would fail; Kafka cuts the topic as well.
         suffix = f".{uuid.uuid4().hex}{_DELETE_SUFFIX}"
-        target = self.path / (f"{topic[: 255 - len(suffix) - 12]}-{partition}{suffix}")
-        self._doomed.rename(log.folder, target, self._clock.now_ms() + log.config.file_delete_delay_ms)
-        # A partition made again under this name must not inherit the offsets.
-        if self.cleaned_offsets.pop((topic, partition), None) is not None:
-            self.checkpoint_cleaned()
-        if log.recovery_point or log.log_start_offset:
-            self.checkpoint()
+        target = self.path / (f"{log.topic[: 255 - len(suffix) - 12]}-{log.partition}{suffix}")
+        due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
+        try:
+            self._doomed.rename(log.folder, target, due_ms, must=True)
+        except OSError as problem:
+            # Not to be removed later under this name, which a new topic may have by then.
+            logger.error("the log of %s stays until the next start: %s", log.name, problem)
 
     def delete_pending(self) -> int:
         """Remove files and folders of deleted segments and partitions whose delay is over. Blocks."""
@@ -318,25 +355,38 @@ class LogDirectory:
                 except ApiError as problem:
                     logger.error("flushing %s: %s", log.name, problem.message)
         self._checkpoint_recovery_points()
-        starts = {key: log.log_start_offset for key, log in self.logs.items() if log.start_is_moved}
-        self._write_checkpoint(LOG_STARTS, starts)
+        self._checkpoint_log_starts()
         if high_watermarks is not None:
-            self._write_checkpoint(HIGH_WATERMARKS, high_watermarks)
+            self._write_checkpoint(
+                HIGH_WATERMARKS,
+                lambda: {key: mark for key, mark in high_watermarks.items() if key in self.logs},
+            )
 
     def checkpoint_cleaned(self) -> None:
         """Write up to where the logs are compacted. Blocks."""
-        cleaned = {key: offset for key, offset in list(self.cleaned_offsets.items()) if key in self.logs}
-        self._write_checkpoint(CLEANED_OFFSETS, cleaned)
+        self._write_checkpoint(
+            CLEANED_OFFSETS,
+            lambda: {key: offset for key, offset in list(self.cleaned_offsets.items()) if key in self.logs},
+        )
 
     def _checkpoint_recovery_points(self) -> None:
-        points = {key: log.recovery_point for key, log in list(self.logs.items())}
-        self._write_checkpoint(RECOVERY_POINTS, points)
+        self._write_checkpoint(
+            RECOVERY_POINTS, lambda: {key: log.recovery_point for key, log in list(self.logs.items())}
+        )
 
-    def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        data = encode_offsets(offsets)
-        if self._checkpointed.get(name) != data:
-            self._disk.replace(self.path / name, data, sync=True)
-            self._checkpointed[name] = data
+    def _checkpoint_log_starts(self) -> None:
+        self._write_checkpoint(
+            LOG_STARTS,
+            lambda: {key: log.log_start_offset for key, log in list(self.logs.items()) if log.start_is_moved},
+        )
+
+    def _write_checkpoint(self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Write what `offsets` finds. Two writers take turns, or older offsets could replace newer ones."""
+        with self._writing:
+            data = encode_offsets(offsets())
+            if self._checkpointed.get(name) != data:
+                self._disk.replace(self.path / name, data, sync=True)
+                self._checkpointed[name] = data
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         try:
@@ -344,6 +394,9 @@ class LogDirectory:
         except CorruptCheckpoint as damage:
             logger.warning("%s is damaged (%s); going without it", self.path / name, damage)
             return {}
+
+    def _write_topic_id(self, folder: Path, topic_id: bytes) -> None:
+        self._disk.replace(folder / PARTITION_METADATA, encode_partition_metadata(topic_id), sync=False)
 
     def _read_topic_id(self, folder: Path) -> bytes:
         try:

@@ -2,16 +2,19 @@
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from ottla.clock import ManualClock, SystemClock
+from ottla.storage.checkpoints import PARTITION_METADATA
 from ottla.storage.files import RealDisk
+from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import DirectoryInUse, LogDirectory
-from ottla.testing.disk import MemoryDisk
+from ottla.testing.disk import FaultyDisk, MemoryDisk
 from unit.storage.logs import ROOT, T0, TOPIC_ID, Store, batch, offsets
 
 
@@ -195,3 +198,97 @@ def test_more_partitions_than_open_files(tmp_path: Path) -> None:
     for log in logs:
         assert offsets(log) == list(range(10))
     directory.close()
+
+
+def test_a_partition_whose_folder_was_taken_away_begins_anew_and_survives_the_next_crash() -> None:
+    store = Store()
+    store.log.append(batch(30), 0)
+    store.log.flush()
+    store.directory.checkpoint()
+    store.directory.abandon()
+    store.disk.remove_folder(store.folder)
+    store._open()
+    store.log = store.directory.create("topic", 0, TOPIC_ID, LogConfig())
+    store.log.append(batch(3), 0)
+    log = store.crash()
+    assert log.failure is None
+    assert offsets(log) == [0, 1, 2]
+
+
+def test_a_folder_without_its_topic_id_gets_it_from_the_topic_it_belongs_to() -> None:
+    store = Store()
+    store.log.append(batch(3), 0)
+    store.directory.abandon()
+    store.disk.remove(store.folder / PARTITION_METADATA)  # a crash came between the folder and this file
+    store._open()
+    assert store.directory.create("topic", 0, TOPIC_ID, LogConfig()).topic_id == TOPIC_ID
+    log = store.crash()
+    assert (log.topic_id, offsets(log)) == (TOPIC_ID, [0, 1, 2])
+
+
+def test_a_folder_that_the_disk_does_not_rename_is_not_inherited_and_its_heir_is_not_removed() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    store = Store(disk, segment_bytes=200)
+    for _ in range(10):
+        store.log.append(batch(1), 0)
+    disk.fail("rename", name="topic-0")
+    store.directory.delete("topic", 0)
+    disk.heal()
+    store.log = store.directory.create("topic", 0, bytes(15) + b"\1", store.config)
+    store.log.append(batch(2), 0)
+    store.clock.advance(10 * store.config.file_delete_delay_ms)
+    store.directory.delete_pending()
+    log = store.crash()
+    assert log.failure is None
+    assert offsets(log) == [0, 1]
+
+
+def test_many_partitions_are_deleted_with_one_write_of_the_checkpoints() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    directory = LogDirectory(ROOT, disk, ManualClock(T0))
+    directory.open()
+    for partition in range(20):
+        log = directory.create("topic", partition, TOPIC_ID, LogConfig())
+        log.append(batch(1), 0)
+        log.flush()
+    directory.checkpoint()
+    before = disk.writes
+    directory.delete_all([("topic", partition) for partition in range(20)])
+    assert disk.writes - before == 1
+    assert directory.logs == {}
+
+
+def test_a_checkpoint_may_be_written_while_partitions_are_made_and_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    store.log.append(batch(3), 0)
+    made = iter(range(1, 100))
+
+    def meanwhile(log: Log) -> bool:
+        store.directory.create("topic", next(made), TOPIC_ID, LogConfig())
+        return False
+
+    monkeypatch.setattr(Log, "start_is_moved", property(meanwhile))
+    store.directory.checkpoint()
+    assert len(store.directory.logs) > 1
+
+
+def test_of_two_checkpoints_the_one_that_looked_last_is_the_one_that_stays() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    store = Store(disk)
+    store.log.append(batch(30), 0)
+    store.log.flush()
+    deleting = threading.Thread(target=store.directory.delete, args=("topic", 0))
+
+    def delete_meanwhile(path: Path) -> None:
+        disk.before_write = None
+        deleting.start()
+        deleting.join(0.2)  # long enough to overtake, if it were let
+
+    disk.before_write = delete_meanwhile
+    store.directory.checkpoint()
+    deleting.join(10)
+    store.log = store.directory.create("topic", 0, bytes(15) + b"\1", LogConfig())
+    store.log.append(batch(3), 0)
+    assert store.crash().failure is None
