@@ -240,7 +240,7 @@ class Broker:
         while True:
             try:
                 await self._take(await self.controller.feed.after(self.image.version))
-            except Exception:  # noqa: BLE001 - a broker that stops following serves what is no longer true
+            except Exception:
                 logger.exception(
                     "cannot follow the cluster from image %d on; trying again", self.image.version
                 )

@@ -77,6 +77,8 @@ class Maintenance:
                 await next_chore.work()
             except (OSError, ApiError) as error:
                 logger.error("%s failed: %s; trying again later", next_chore.name, error)
+            except Exception:
+                logger.exception("%s failed by a defect of ours; trying again later", next_chore.name)
             next_chore.due = clock.monotonic() + next_chore.interval()
 
     def _seconds(self, key: str) -> Callable[[], float]:
@@ -86,8 +88,12 @@ class Maintenance:
         return (partition for partition in self._broker.replicas if partition.log.failure is None)
 
     async def _each_partition(self, work: Callable[[Partition], object]) -> None:
+        """A partition that fails is told of and passed over: those behind it have a right to their turn."""
         for count, partition in enumerate(self._partitions(), 1):
-            work(partition)
+            try:
+                work(partition)
+            except ApiError as error:
+                logger.error("%s-%d: %s", partition.topic, partition.index, error.message)
             if count % _SLICE == 0:
                 await asyncio.sleep(0)
 

@@ -1,0 +1,75 @@
+"""What a broker does by itself goes on whatever fails in between: chores, and following the cluster image."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import ottla.testing
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.partition import Partition
+from ottla.testing.in_process import InProcessBroker
+from raw_client import RawClient
+
+
+def partition_of(broker: InProcessBroker, topic: str) -> Partition:
+    assert broker.broker is not None
+    return broker.broker.replicas.get(topic, 0)
+
+
+class Counted:
+    """Stands in for a method: fails, and says when it was called so often."""
+
+    def __init__(self, error: Exception, times: int = 1) -> None:
+        self.error = error
+        self.times = times
+        self.calls = 0
+        self.reached = threading.Event()
+
+    def __call__(self, *_: Any) -> Any:
+        self.calls += 1
+        if self.calls >= self.times:
+            self.reached.set()
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "EIO")])
+def test_chores_go_on_after_one_has_failed(error: Exception) -> None:
+    with ottla.testing.broker(topics={"t": 1}, **{"log.retention.check.interval.ms": 50}) as broker:
+        failing = Counted(error, times=3)
+        partition_of(broker, "t").log.apply_retention = failing  # type: ignore[method-assign]
+        assert failing.reached.wait(10), f"retention was tried {failing.calls} times"
+
+
+def test_a_partition_that_fails_does_not_keep_its_neighbours_from_their_retention() -> None:
+    with ottla.testing.broker(
+        topics={"bad": 1, "good": 1}, **{"log.retention.check.interval.ms": 50}
+    ) as broker:
+        reached = threading.Event()
+        bad, good = partition_of(broker, "bad"), partition_of(broker, "good")
+        good.log.apply_retention = lambda mark: reached.set()  # type: ignore[method-assign,assignment]
+        bad.log.apply_retention = Counted(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))  # type: ignore[method-assign]
+        reached.clear()
+        assert reached.wait(10)
+
+
+def test_a_topic_whose_log_could_not_be_taken_over_at_first_is_there_when_the_answer_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ottla.testing.broker() as broker:
+        assert broker.broker is not None
+        replicas = broker.broker.replicas
+        prepare, failing = replicas.prepare, Counted(RuntimeError("a defect"))
+
+        def once(*arguments: Any) -> None:
+            if failing.reached.is_set():
+                prepare(*arguments)
+            else:
+                failing()
+
+        monkeypatch.setattr(replicas, "prepare", once)
+        broker.create_topic("t")
+        with RawClient(broker.bootstrap_servers) as client:
+            assert client.produce("t", b"v").error_code == 0
