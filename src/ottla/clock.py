@@ -43,3 +43,7 @@ class ManualClock:
     def advance(self, milliseconds: int) -> None:
         self._now_ms += milliseconds
         self._elapsed += milliseconds / 1000
+
+    def set_wall(self, now_ms: int) -> None:
+        """Somebody sets the machine's clock: the wall clock jumps, time itself does not."""
+        self._now_ms = now_ms

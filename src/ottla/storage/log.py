@@ -101,7 +101,7 @@ class Log:
         self._is_new = recovery_point == 0  # the name of its folder may not be on disk yet
         self._folder_dirty = recovery_point < end_offset or self._is_new
         self._epochs_dirty = False
-        self._last_flush_ms = clock.now_ms()
+        self._last_flush = clock.monotonic()  # the wall clock may jump back, and hold up a flush
         self._snapshot_bytes = self.size  # where in the log's growth the last snapshot was taken
         self._doomed = DoomedFiles(disk)
         self._is_marked = False
@@ -380,16 +380,18 @@ class Log:
                     limit = segment.find(limit_offset)
                     if limit is not None:
                         bound = limit.position
+                position, size = place
+                if position + size > bound:
+                    return None  # the batch that holds `offset` reaches beyond the limit
+                if size <= max_bytes:
+                    size = min(bound - position, max_bytes)
+                elif not at_least_one:
+                    return None
+                return FileSlice(segment.file, position, size)
             except Damaged as damage:
                 raise self._go_offline(segment, damage) from damage
             except OSError as problem:
                 raise self._storage_error("read", problem) from problem
-            position, size = place
-            if position + size > bound:
-                return None  # the batch that holds `offset` reaches beyond the limit
-            if size > max_bytes:
-                return FileSlice(segment.file, position, size) if at_least_one else None
-            return FileSlice(segment.file, position, min(bound - position, max_bytes))
         return None
 
     def offset_for_timestamp(self, timestamp: int) -> OffsetAndTime | None:
@@ -442,9 +444,13 @@ class Log:
             return []
         try:
             now_ms = self._clock.now_ms()
-            infos = [
-                SegmentInfo(s.base_offset, s.size, s.timestamp_for_retention(now_ms)) for s in self._segments
-            ]
+            infos = []
+            for segment in self._segments:
+                try:
+                    timestamp = segment.timestamp_for_retention(now_ms)
+                except Damaged as damage:
+                    raise self._go_offline(segment, damage) from damage
+                infos.append(SegmentInfo(segment.base_offset, segment.size, timestamp))
             count, reason = segments_to_delete(
                 infos,
                 self.config,
@@ -622,7 +628,10 @@ class Log:
         config = self.config
         if unflushed >= config.flush_messages:
             return True
-        return config.flush_ms < FOREVER and self._clock.now_ms() - self._last_flush_ms >= config.flush_ms
+        return config.flush_ms < FOREVER and self._since_flush_ms() >= config.flush_ms
+
+    def _since_flush_ms(self) -> float:
+        return (self._clock.monotonic() - self._last_flush) * 1000
 
     def flush_worthwhile(self) -> bool:
         """Whether a flush nobody waits for would spare the next recovery a long scan."""
@@ -684,7 +693,7 @@ class Log:
             logger.error(self.failure.message)
             raise self.failure from problem
         with self._lock:
-            self._last_flush_ms = self._clock.now_ms()
+            self._last_flush = self._clock.monotonic()
             if truncations == self._truncations:
                 self.recovery_point = max(self.recovery_point, end_offset)
 

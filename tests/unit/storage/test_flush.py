@@ -9,7 +9,7 @@ import pytest
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage import log as log_module
 from ottla.testing.disk import FaultyDisk, MemoryDisk
-from unit.storage.logs import Store, batch, from_producer, offsets, values
+from unit.storage.logs import T0, Store, batch, from_producer, offsets, values
 
 
 def test_a_flush_is_due_by_messages() -> None:
@@ -143,3 +143,11 @@ def test_a_checkpoint_flushes_what_a_recovery_would_have_to_scan(monkeypatch: py
     assert log.append(from_producer(sequence - 4), 0).duplicate
     assert log.append(from_producer(sequence), 0).first_offset == sequence
     assert offsets(log) == list(range(sequence + 1))
+
+
+def test_a_flush_by_time_does_not_wait_for_a_wall_clock_that_was_set_back() -> None:
+    store = Store(flush_ms=1000)
+    store.log.append(batch(1), 0)
+    store.clock.set_wall(T0 - 3_600_000)
+    store.clock.advance(1000)
+    assert store.log.flush_due()

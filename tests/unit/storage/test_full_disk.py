@@ -117,3 +117,18 @@ def test_a_read_error_is_a_storage_error_and_passes() -> None:
     assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     disk.heal()
     assert len(offsets(store.log)) == 300
+
+
+def test_a_process_without_descriptors_left_cannot_read_for_a_while_and_says_so() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    store = Store(disk)
+    store.log.append(batch(3), 0)
+    store.log._segments[
+        -1
+    ].close_file()  # others needed the descriptor; the place of the batch is still known
+    disk.fail("open", errno.EMFILE)
+    with pytest.raises(ApiError) as refused:
+        store.log.read(0, 1000, 3)
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.heal()
+    assert offsets(store.log) == [0, 1, 2]

@@ -336,3 +336,15 @@ class TestDamage:
             store.log.read(0, 100, 60)
         assert f"{FIRST}.log" in failure.value.message
         assert store.log.failure is failure.value
+
+
+def test_damage_that_retention_comes_across_takes_the_partition_offline() -> None:
+    store = Store(segment_bytes=300)
+    for _ in range(6):
+        store.log.append(batch(1), 0)
+    log = store.reopen()
+    store.disk.remove(store.folder / "00000000000000000000.timeindex")
+    store.damage("00000000000000000000.log", 0, bytes(30))
+    with pytest.raises(ApiError, match="no batch header at byte 0"):
+        log.apply_retention(log.end_offset)
+    assert log.failure is not None
