@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ottla.protocol.batches import BatchHeader, read_header
-from ottla.protocol.records import Record, decode_batch
+from ottla.protocol.records import CompressionError, InvalidRecords, Record, decode_batch
 from ottla.storage.results import OffsetAndTime
 from ottla.storage.scan import walk
 from ottla.storage.segment import Segment
@@ -51,5 +51,15 @@ def newest(segments: list[Segment], max_size: int) -> OffsetAndTime | None:
 
 
 def _records(batch: bytes, header: BatchHeader, max_size: int) -> Iterator[Record]:
-    if header.record_count:
-        yield from decode_batch(batch, max_size=max_size)
+    """The records of a batch. One that cannot be opened counts as one record with the header's timestamp.
+
+    A producer's bytes are stored unopened, so they may hold anything; a single bad batch may not keep
+    everybody from finding the records around it.
+    """
+    if not header.record_count:
+        return
+    try:
+        records = decode_batch(batch, max_size=max_size)
+    except (InvalidRecords, CompressionError):
+        records = [Record(header.base_offset, header.max_timestamp, None, None, [])]
+    yield from records

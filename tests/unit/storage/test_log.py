@@ -1,15 +1,20 @@
 """Appending to a log and reading from it."""
 
 from random import Random
+from struct import Struct
 
 import pytest
+from crc32c import crc32c
 
-from ottla.protocol.batches import headers, read_header
+from ottla.protocol.batches import CRC_START, HEADER_SIZE, headers, read_header
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from unit.storage.logs import T0, Store, batch, from_producer, offsets, read_all, values
+
+CRC = Struct(">I")
+CRC_POSITION = 17
 
 
 @pytest.fixture
@@ -291,6 +296,21 @@ class TestTime:
             first = next((i for i, time in enumerate(times) if time >= wanted), None)
             found = log.offset_for_timestamp(T0 + wanted)
             assert (found.offset if found else None) == first
+
+    @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
+    def test_a_batch_that_cannot_be_opened_hides_nothing_but_its_own_records(
+        self, log: Log, codec: Codec
+    ) -> None:
+        log.append(batch(2), 0)
+        broken = bytearray(batch(2, timestamp=T0 + 10, step=5, codec=codec))
+        broken[HEADER_SIZE:] = b"\xab" * (len(broken) - HEADER_SIZE)
+        CRC.pack_into(broken, CRC_POSITION, crc32c(broken[CRC_START:]))
+        log.append(memoryview(broken), 0)
+        assert log.max_timestamp() == (2, T0 + 15, 0)
+        log.append(batch(2, timestamp=T0 + 20), 0)
+        assert log.offset_for_timestamp(T0 + 1) == (1, T0 + 1, 0)
+        assert log.offset_for_timestamp(T0 + 12) == (2, T0 + 15, 0)
+        assert log.offset_for_timestamp(T0 + 20) == (4, T0 + 20, 0)
 
     def test_records_before_the_log_start_are_not_found(self, log: Log) -> None:
         log.append(batch(10), 0)
