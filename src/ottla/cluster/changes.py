@@ -59,9 +59,11 @@ def deletion(topic: TopicImage, image: ClusterImage) -> Change:
     nodes: list[Operation] = [
         Delete(layout.partition_path(topic.name, index)) for index in range(len(topic.partitions))
     ]
-    nodes.append(Delete(path))
     if resource in image.configs:
         nodes.append(Delete(layout.config_path(resource)))
+    nodes.append(
+        Delete(path)
+    )  # last: as long as it is there, what is left of the topic is known for leftovers
     if len(nodes) > MAX_WRITE_OPERATIONS:
         nodes.insert(0, Set(path, layout.topic_data(topic.id, 0)))
     return Change(batches(nodes), topics={topic.name: None}, configs={resource: None})

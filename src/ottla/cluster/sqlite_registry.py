@@ -147,7 +147,13 @@ class SqliteStore:
         if not watches:
             return
         tree = self.tree
-        signatures = await self.run(lambda: {path: tree.signature(path) for path, _, _ in watches})
+        try:
+            signatures = await self.run(lambda: {path: tree.signature(path) for path, _, _ in watches})
+        except Unavailable as error:
+            # Whoever changed something has succeeded all the same, and may not hear that nothing happened.
+            _log.warning("cannot tell what changed, so everybody looks again: %s", error)
+            self.dirty_watches()
+            return
         for path, signature, future in watches:
             if signatures[path] != signature and not future.done():
                 future.set_result(None)
@@ -305,8 +311,10 @@ class SqliteRegistry:
                     await self.beat()
             except SessionLost:
                 continue  # whoever uses this session has been told
-            except RegistryError as error:
+            except (RegistryError, OSError) as error:
                 _log.warning("the registry does not answer: %s", error)
+            except Exception:  # noqa: BLE001 - without its beats the session would end, and the broker with it
+                _log.exception("the registry's session could not be kept up; trying again")
 
     async def _stop_ticking(self) -> None:
         if self._ticker is not None:

@@ -120,6 +120,20 @@ async def test_a_large_deletion_that_fails_midway_is_finished_by_the_next_term()
         await stored(registry, controller)
 
 
+async def test_a_deletion_that_fails_before_its_last_commit_leaves_no_config_to_a_later_topic() -> None:
+    partitions = 1_996  # with these the last commit holds a single operation
+    async with cluster_of_one() as (registry, controller):
+        await controller.create_topics([NewTopic("big", partitions, 1, configs={"k": "v"})])
+        registry.faults = [None, None, failing(Unavailable("disk full"))]
+        await controller.delete_topics(["big"])
+        while not controller.active or "big" in controller.image.topics:
+            await controller.feed.after(controller.image.version)
+        outcome = await controller.create_topics([NewTopic("big", 1, 1, configs={"other": "w"})])
+        assert codes(outcome.results) == [None]
+        assert controller.image.config(TOPIC_CONFIG, "big") == {"other": "w"}
+        await stored(registry, controller)
+
+
 async def test_topics_are_deleted_by_name_or_id_with_their_configs() -> None:
     async with cluster_of_one() as (registry, controller):
         await controller.create_topics([NewTopic("a", configs={"k": "v"}), NewTopic("b"), NewTopic("c")])

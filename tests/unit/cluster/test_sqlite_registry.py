@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from ottla.clock import ManualClock, SystemClock
 from ottla.cluster.registry import Create, SessionLost, Unavailable
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
+from ottla.cluster.sqlite_tree import Signature
 
 CHILD = """
 import asyncio, sys
@@ -182,3 +184,36 @@ async def test_two_processes_may_create_the_file_at_the_same_moment(tmp_path: Pa
     assert len({session.session_id for session in sessions}) == 8
     for session in sessions:
         await session.close()
+
+
+async def test_a_change_that_is_in_succeeds_even_when_nobody_can_be_told_what_changed(tmp_path: Path) -> None:
+    registry = registry_at(tmp_path / "registry.sqlite")
+    await registry.open()
+    watch = await registry.watch("/a")
+    tree = registry._store.tree
+    signature = tree.signature
+
+    def fail(path: str) -> Signature:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    tree.signature = fail  # type: ignore[method-assign]
+    await registry.commit([Create("/a")])
+    await asyncio.wait_for(watch, 5)  # for nothing it knows of; whoever is woken reads again
+    tree.signature = signature  # type: ignore[method-assign]
+    await registry.close()
+
+
+async def test_a_session_goes_on_beating_after_an_error_of_any_kind(tmp_path: Path) -> None:
+    registry = registry_at(tmp_path / "registry.sqlite")
+    await registry.open()
+    looked = asyncio.Event()
+    errors: list[Exception] = [PermissionError("the folder"), ValueError("a defect")]
+
+    async def look() -> None:
+        if errors:
+            raise errors.pop()
+        looked.set()
+
+    registry._store.look_for_others_changes = look  # type: ignore[method-assign]
+    await asyncio.wait_for(looked.wait(), 10)
+    await registry.close()
