@@ -174,7 +174,8 @@ class TestSegments:
             store.write((b"k%d" % (number % 30), b"v" * 60))
         assert len(store.files(".log")) == 4
         store.clean()
-        assert [name for name, data in store.files(".log").items() if data] == ["00000000000000000000.log"]
+        bases = [int(name[:20]) for name, data in store.files(".log").items() if data]
+        assert bases == [0, 45], "as many as there are bytes for, and the first begins where it did"
         assert [r.offset for r in read_all(store.log)] == list(range(30, 60))
         for start in range(60):
             assert offsets(store.log, start=start)[0] == max(start, 30)
