@@ -6,7 +6,7 @@ would keep a broker busy. So the broker, which decides in each answer, says
 
 - soon while the group is under way: a tenth of a second, longer in large groups, and longer the longer it
   takes, since then somebody is slow to answer or gone and asking more often does not help;
-- later when the group is stable: a second, longer when the broker has many members to listen to.
+- later when the group is stable: half a second, longer when the broker has many members to listen to.
 
 Nobody waits longer than is configured. See docs/decisions for what was measured.
 """
@@ -14,7 +14,7 @@ Nobody waits longer than is configured. See docs/decisions for what was measured
 from __future__ import annotations
 
 SOON_MS = 100
-LATER_MS = 1_000
+LATER_MS = 500
 
 GROUP_HEARTBEATS_PER_SECOND = 200
 """From one group that is under way."""

@@ -47,7 +47,6 @@ from ottla.protocol.codec import Malformed
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
     TopicPartition,
     read_assignment,
     read_subscription,
@@ -173,11 +172,15 @@ def join(
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
     if not group.settings.may_downgrade and not group.settings.may_upgrade:
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-    subscription = _subscription(group, request.protocol_type, protocols)
+    _check_protocols(group, request.protocol_type, protocols)
     instance_id = request.group_instance_id
     if not request.member_id and instance_id is None and caller.version >= MEMBER_ID_REQUIRED_SINCE:
         effects.answer(reply, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=new_id))
         return
+    try:
+        subscription = read_subscription(protocols[0][1])
+    except Malformed:
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
     before = _joining_member(group, request, new_id, effects)
     timeout = request.rebalance_timeout_ms
     wishes = replace(
@@ -216,23 +219,14 @@ def join(
     )
 
 
-def _subscription(
-    group: ConsumerGroup, protocol_type: str, protocols: classic_member.Protocols
-) -> ConsumerProtocolSubscription:
-    """What the member wants. INCONSISTENT_GROUP_PROTOCOL unless it can live with the other classic ones."""
-    error = ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if protocol_type != CONSUMER_PROTOCOL_TYPE or not protocols:
-        raise error
+def _check_protocols(group: ConsumerGroup, protocol_type: str, protocols: classic_member.Protocols) -> None:
+    """INCONSISTENT_GROUP_PROTOCOL unless the member can live with the other classic ones."""
     common = {name for name, _ in protocols}
     for member in group.members.values():
         if member.classic is not None:
             common &= {protocol.name for protocol in member.classic.supported_protocols}
-    if not common:
-        raise error
-    try:
-        return read_subscription(protocols[0][1])
-    except Malformed:
-        raise error from None
+    if protocol_type != CONSUMER_PROTOCOL_TYPE or not common:
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
 def _owned(listed: Iterable[TopicPartition], group: ConsumerGroup) -> Partitions:
