@@ -62,7 +62,10 @@ def as_record(member: Member, protocol: str | None, assignment: bytes) -> Member
 
 def from_record(record: MemberMetadata, protocol: str | None, known: Member | None) -> Member:
     """The member as the log has it, with what only this coordinator knows of it."""
-    protocols = known.protocols if known is not None else ((protocol or "", record.subscription),)
+    if known is not None and known.metadata(protocol) == record.subscription:
+        protocols = known.protocols
+    else:
+        protocols = ((protocol or "", record.subscription),)
     return Member(
         member_id=record.member_id,
         instance_id=record.group_instance_id,
