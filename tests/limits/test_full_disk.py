@@ -25,6 +25,7 @@ from raw_client import RawClient
 
 MB = 1 << 20
 HEALED_WITHIN = 20.0
+TO_THE_END = {"log.dir.min.free.bytes": 0}  # what happens before the end is in test_free_space
 
 
 @dataclass
@@ -90,7 +91,7 @@ def read(client: RawClient, topic: str, count: int) -> list[int]:
 
 @pytest.mark.parametrize("segment_bytes", [1 * MB, 100 * MB])
 def test_a_full_disk_refuses_writes_keeps_reads_and_heals(small_disk: SmallDisk, segment_bytes: int) -> None:
-    settings = {"log.segment.bytes": segment_bytes, "log.index.size.max.bytes": 64 * 1024}
+    settings = {"log.segment.bytes": segment_bytes, "log.index.size.max.bytes": 64 * 1024, **TO_THE_END}
     with ottla.testing.broker(
         topics=["t", "other"], data=small_disk.data, disk=small_disk.disk, settings=settings
     ) as broker:
@@ -114,7 +115,9 @@ def test_a_full_disk_refuses_writes_keeps_reads_and_heals(small_disk: SmallDisk,
 
 
 def test_an_idempotent_producer_goes_on_by_itself_when_space_returns(small_disk: SmallDisk) -> None:
-    with ottla.testing.broker(topics=["t", "ballast"], data=small_disk.data, disk=small_disk.disk) as broker:
+    with ottla.testing.broker(
+        topics=["t", "ballast"], data=small_disk.data, disk=small_disk.disk, settings=TO_THE_END
+    ) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             fill(client, "ballast")
         producer = Producer(
@@ -136,7 +139,9 @@ def test_an_idempotent_producer_goes_on_by_itself_when_space_returns(small_disk:
 
 def test_a_topic_created_on_a_full_disk_works_when_space_returns(small_disk: SmallDisk) -> None:
     """Creating it may fail with an error or give a topic whose partitions wait; both end well."""
-    with ottla.testing.broker(topics=["ballast"], data=small_disk.data, disk=small_disk.disk) as broker:
+    with ottla.testing.broker(
+        topics=["ballast"], data=small_disk.data, disk=small_disk.disk, settings=TO_THE_END
+    ) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             taken, _ = fill(client, "ballast")
             try:

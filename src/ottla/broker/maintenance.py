@@ -23,7 +23,7 @@ logger = logging.getLogger("ottla.maintenance")
 _SLICE = 100
 """Partitions handled before others get a turn."""
 
-_MAKE_ROOM_AGAIN = 2.0
+_MAKE_ROOM_AGAIN = 0.5
 """Seconds between two rounds of making room."""
 
 

@@ -336,6 +336,9 @@ class FaultyDisk:
         self._disk.remove(path)
 
     def remove_folder(self, path: Path) -> None:
+        if self._disk.is_folder(path):
+            for name in self._disk.list(path):
+                self.remove(path / name)
         self._disk.remove_folder(path)
 
     def sync_folder(self, folder: Path) -> None:
