@@ -25,6 +25,10 @@ class Lease:
         self.view = memoryview(buffer)[:size]
 
 
+_Claim = tuple[int, Callable[[], bool], Callable[[Lease], None]]
+"""Somebody who waits for memory: how much, whether still, and what then."""
+
+
 class RequestMemory:
     def __init__(self, limit: int, keep: int = 16 * 1024 * 1024) -> None:
         self.limit = limit
@@ -32,7 +36,7 @@ class RequestMemory:
         self._keep = keep
         self._kept = 0
         self._free: dict[int, list[bytearray]] = {}
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[_Claim] = deque()
 
     @property
     def contended(self) -> bool:
@@ -55,9 +59,12 @@ class RequestMemory:
             return Lease(free.pop(), size)
         return Lease(bytearray(room), size)
 
-    def wait(self, retry: Callable[[], None]) -> None:
-        """Call `retry` once, in order of arrival, when memory has come back."""
-        self._waiting.append(retry)
+    def wait(self, size: int, wanted: Callable[[], bool], granted: Callable[[Lease], None]) -> None:
+        """Have `granted` called with a buffer when there is room for it, if it is still `wanted` then.
+
+        Who came first is asked first, but one who asks for little need not wait for one who asks for much.
+        """
+        self._waiting.append((size, wanted, granted))
 
     def give_back(self, lease: Lease) -> None:
         buffer = lease._buffer
@@ -69,9 +76,20 @@ class RequestMemory:
             self._free.setdefault(room, []).append(buffer)
         del buffer
         if self._waiting:
-            waiting, self._waiting = self._waiting, deque()
-            for retry in waiting:
-                retry()
+            self._grant()
+
+    def _grant(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        while waiting and (not self.lent or self.lent + _SMALLEST <= self.limit):
+            size, wanted, granted = claim = waiting.popleft()
+            if not wanted():
+                continue
+            lease = self.borrow(size)
+            if lease is None:
+                self._waiting.append(claim)
+            else:
+                granted(lease)
+        self._waiting += waiting
 
 
 def _class_of(size: int) -> int:

@@ -226,16 +226,14 @@ class Connection:
         if lease is None:
             self._read_off()
             held = bytes(start)
-
-            def retry() -> None:
-                if not self._closed:
-                    self._read_on()
-                    self._receive_large(memoryview(held), size)
-
-            self._host.memory.wait(retry)
+            self._host.memory.wait(size, lambda: not self._closed, lambda lease: self._receive(lease, held))
             return
+        self._receive(lease, start)
+
+    def _receive(self, lease: Lease, start: memoryview | bytes) -> None:
         lease.view[: len(start)] = start
         self._frame, self._filled = lease, len(start)
+        self._read_on()
 
     def _frame_complete(self) -> None:
         lease = self._frame
@@ -252,6 +250,10 @@ class Connection:
             answer = self._host.dispatch(self, frame)
         except Refused as refusal:
             self.close(str(refusal))
+            return False
+        except Exception:
+            logger.exception("a request of %r could not be taken", self)
+            self.close("an internal error")
             return False
         if isinstance(answer, Pending):
             self._answering = answer
@@ -293,7 +295,11 @@ class Connection:
     def _send(self, parts: Parts) -> None:
         """Send an answer; what the socket does not take now leaves when it can."""
         if len(parts) > 1 and (size := sum(map(len, parts))) <= _JOINED:
-            joined = b"".join([part.read() if isinstance(part, FileSlice) else part for part in parts])
+            try:
+                joined = b"".join([part.read() if isinstance(part, FileSlice) else part for part in parts])
+            except OSError as error:
+                self.close(f"an answer cannot be read from the log: {error}")
+                return
             if len(joined) < size:
                 self.close(_SHORT_FILE)
                 return

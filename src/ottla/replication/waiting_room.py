@@ -11,8 +11,11 @@ Time and turns are handed in, which lets a simulation drive the room.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
+
+logger = logging.getLogger("ottla.waiting_room")
 
 
 class Timer(Protocol):
@@ -54,10 +57,22 @@ class Wait:
 
     def _leave(self, expired: bool) -> None:
         self.cancel()
-        self._done(expired)
+        try:
+            self._done(expired)
+        except Exception:
+            logger.exception("a request that waited could not be answered")
 
     def _check(self) -> None:
-        if self._ready():
+        """Leave if ready. A defect in one who waits may not keep the others from being woken."""
+        if self._timer is None:
+            return  # left already, because of another who was woken in this turn
+        try:
+            ready = self._ready()
+        except Exception:
+            logger.exception("a request that waits cannot tell whether it is ready")
+            self._leave(expired=True)
+            return
+        if ready:
             self._leave(expired=False)
 
 

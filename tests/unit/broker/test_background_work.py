@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import ottla.testing
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition import Partition
 from ottla.testing.in_process import InProcessBroker
-from raw_client import RawClient
+from raw_client import FETCH_VERSION, RawClient, fetch_request
 
 
 def partition_of(broker: InProcessBroker, topic: str) -> Partition:
@@ -73,3 +74,21 @@ def test_a_topic_whose_log_could_not_be_taken_over_at_first_is_there_when_the_an
         broker.create_topic("t")
         with RawClient(broker.bootstrap_servers) as client:
             assert client.produce("t", b"v").error_code == 0
+
+
+def test_a_fetch_that_fails_while_it_waits_is_not_left_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        ottla.testing.broker(topics={"t": 1}) as broker,
+        RawClient(broker.bootstrap_servers) as reader,
+        RawClient(broker.bootstrap_servers) as writer,
+    ):
+        assert broker.broker is not None
+        room = broker.broker.room
+        reader.send(fetch_request("t", 0, max_wait_ms=60_000), FETCH_VERSION)
+        deadline = time.monotonic() + 10
+        while not len(room):
+            assert time.monotonic() < deadline, "the fetch does not wait"
+            time.sleep(0.005)
+        monkeypatch.setattr(Partition, "read", Counted(RuntimeError("a defect")))
+        assert writer.produce("t", b"v").error_code == 0
+        assert reader.is_closed(within=10)

@@ -23,11 +23,39 @@ def test_who_comes_above_the_limit_waits_until_others_are_done() -> None:
     first = memory.borrow(2 * MB)
     assert first is not None
     assert memory.borrow(MB) is None
-    memory.wait(lambda: woken.append(memory.borrow(MB)))
+    memory.wait(MB, lambda: True, woken.append)
     assert memory.contended
     memory.give_back(first)
-    assert woken[0] is not None
+    assert len(woken) == 1 and len(woken[0].view) == MB
     assert not memory.contended
+
+
+def test_who_waits_is_asked_in_order_and_gets_what_fits() -> None:
+    memory, granted = RequestMemory(limit=4 * MB), []
+    held = [memory.borrow(MB) for _ in range(4)]
+    for name, size in (("much", 3 * MB), ("gone", MB), ("little", MB), ("later", MB)):
+        memory.wait(
+            size, lambda name=name: name != "gone", lambda lease, name=name: granted.append((name, lease))
+        )
+    memory.give_back(held[0])
+    assert [name for name, _ in granted] == ["little"]
+    memory.give_back(held[1])
+    assert [name for name, _ in granted] == ["little", "later"]
+    for lease in (held[2], held[3], granted[0][1]):
+        memory.give_back(lease)
+    assert [name for name, _ in granted] == ["little", "later", "much"]
+    assert not memory.contended
+
+
+def test_those_who_cannot_be_helped_cost_nothing_when_memory_comes_back() -> None:
+    memory, asked = RequestMemory(limit=2 * MB), []
+    first, second = memory.borrow(MB), memory.borrow(MB)
+    for _ in range(1000):
+        memory.wait(MB, lambda: asked.append(True) is None, lambda lease: None)
+    memory.give_back(first)
+    assert len(asked) == 1
+    memory.give_back(second)
+    assert len(asked) == 2
 
 
 def test_a_frame_larger_than_the_limit_is_read_alone() -> None:

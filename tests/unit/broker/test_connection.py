@@ -15,6 +15,7 @@ from ottla.broker.connection import Connection, Parts, Refused
 from ottla.broker.pending import Pending
 from ottla.storage.files import RealDisk
 from ottla.storage.log import FileSlice
+from ottla.testing.disk import FaultyDisk
 
 Reply = Callable[[bytes], Any]
 
@@ -271,5 +272,36 @@ def test_draining_answers_the_request_under_way_and_no_other() -> None:
         waiting.resolve(b"done")
         assert await client.receive(100) == b"done"
         assert client.host.seen == [b"a"]
+
+    run(scenario)
+
+
+def test_an_answer_that_cannot_be_read_from_its_file_closes_this_connection_and_fails_nobody_else(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk(RealDisk())
+        file = disk.open(tmp_path / "log", create=True)
+        file.write_at(0, b"x" * 100)
+        waiting = Pending()
+        waiting.encode_by(lambda response: [b"head", FileSlice(file, 0, 100)])
+        client = Client(lambda body: waiting)
+        await client.send(frame(b"a"))
+        await until(lambda: bool(client.host.seen))
+        disk.fail("read")
+        waiting.resolve(None)
+        assert client.host.gone
+
+    run(scenario)
+
+
+def test_a_defect_in_dispatch_closes_the_connection() -> None:
+    async def scenario() -> None:
+        def defect(body: bytes) -> None:
+            raise RuntimeError("a defect")
+
+        client = Client(defect)
+        await client.send(frame(b"a"))
+        await until(lambda: bool(client.host.gone))
 
     run(scenario)

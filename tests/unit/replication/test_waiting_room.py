@@ -110,3 +110,28 @@ def test_when_the_broker_stops_everybody_is_answered() -> None:
     room.expire_all()
     assert done == [True] * 3
     assert len(room) == 0
+
+
+def test_one_who_fails_keeps_nobody_else_from_being_woken() -> None:
+    turns, done, failed = Turns(), [], []
+    room = WaitingRoom(turns)
+
+    def defect(*_: object) -> bool:
+        raise RuntimeError("a defect")
+
+    room.enter(["a"], defect, failed.append, timeout=1)
+    room.enter(["a"], lambda: True, defect, timeout=1)
+    room.enter(["a"], lambda: True, done.append, timeout=1)
+    room.notify("a")
+    turns.turn()
+    assert (done, failed, len(room)) == ([False], [True], 0)
+
+
+def test_one_who_left_because_of_another_is_not_called() -> None:
+    turns, done = Turns(), []
+    room = WaitingRoom(turns)
+    room.enter(["a"], lambda: True, lambda expired: second.cancel(), timeout=1)
+    second = room.enter(["a"], lambda: True, done.append, timeout=1)
+    room.notify("a")
+    turns.turn()
+    assert done == []

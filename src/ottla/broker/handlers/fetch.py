@@ -215,9 +215,13 @@ class _Fetch:
             return self.enough
 
         def done(expired: bool) -> None:
-            if expired:
-                self.read()
-            pending.resolve(self.response())
+            try:
+                if expired:
+                    self.read()
+                answer: FetchResponse | Exception = self.response()
+            except Exception as error:  # noqa: BLE001 - dispatch tells of it; unanswered, the client would hang
+                answer = error
+            pending.resolve(answer)
 
         keys = []
         for want in self._wanted:
