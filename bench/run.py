@@ -30,6 +30,7 @@ if not __package__:  # run as a script: `python bench/run.py`
 
 from confluent_kafka import KafkaException
 
+from bench import cleaner
 from bench.measure import BULKS, Bench
 from bench.peers.kafka import VERSION, classpath
 from bench.peers.maven import PeerMissing
@@ -38,7 +39,7 @@ from bench.table import Line, lines, render
 
 Start = Callable[[Path], AbstractContextManager[Side]]
 
-MEASURES = ["start-up", "idle", "single", "end-to-end", *(f"bulk-{b.name}" for b in BULKS)]
+MEASURES = ["start-up", "idle", "single", "end-to-end", *(f"bulk-{b.name}" for b in BULKS), "cleaner"]
 
 
 def _arguments() -> argparse.Namespace:
@@ -114,6 +115,9 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line],
         if any(name.startswith("bulk-") for name in wanted):
             bench.loaded_memory()
     table = lines(bench.figure, ours, theirs)
+    if "cleaner" in wanted and not arguments.calibrate:
+        load = cleaner.Load(300, 700_000, 500, 5) if quick else cleaner.Load()
+        table += cleaner.measure(load, folder, with_kafka=not arguments.without_kafka, say=_say)
     if arguments.calibrate:
         table = [replace(line, budget=None) for line in table]
     return bench, table, (ours, theirs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +46,12 @@ def ottla_command() -> list[str]:
 
 
 @contextmanager
-def ottla_side(data: Path) -> Iterator[Side]:
+def ottla_side(data: Path, extra: Mapping[str, str] | None = None) -> Iterator[Side]:
     """`ottla serve` on a free port, timed from the command until it answers; ended by its pid."""
     port = free_port()
     data.mkdir(parents=True, exist_ok=True)
     log = data.with_name(data.name + ".out")
-    settings = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+    settings = [f"--set={key}={value}" for key, value in (SETTINGS | dict(extra or {})).items()]
     command = [*ottla_command(), "serve", "--data", str(data), "--listen", f"127.0.0.1:{port}", *settings]
     with log.open("wb") as out:
         began = time.monotonic()
@@ -74,9 +74,11 @@ def ottla_side(data: Path) -> Iterator[Side]:
 
 
 @contextmanager
-def kafka_side(data: Path, name: str = "Kafka") -> Iterator[Side]:
+def kafka_side(
+    data: Path, name: str = "Kafka", extra: Mapping[str, str] | None = None
+) -> Iterator[Side]:
     """Apache Kafka on a free port, timed from the start of the JVM until it answers."""
-    with kafka_peer(SETTINGS, data=data) as peer:
+    with kafka_peer(SETTINGS | dict(extra or {}), data=data) as peer:
         yield Side(name, peer.ports[0], peer.pids[0], peer.start_seconds)
 
 
