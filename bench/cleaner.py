@@ -26,7 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from bench.peers.kafka import VERSION
@@ -101,8 +107,6 @@ def fill(side: Side, load: Load) -> None:
 def let_loose(side: Side) -> None:
     """Allow compaction."""
     admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 3})
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
-
     entry = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, _TOPIC, incremental_configs=[entry])
     for done in admin.incremental_alter_configs([resource]).values():
@@ -212,12 +216,17 @@ def restarts(start: StartSide, folder: Path, load: Load, figures: Figures) -> No
             each = NewTopic(f"many-{number}", load.partitions // topics, 1)
             admin.create_topics([each], operation_timeout=60, request_timeout=60)[each.topic].result(90)
         _write_to_many(side, topics, load)
-    with start(folder, SETTINGS) as side:
-        figures.values["clean restart"] = side.start_seconds
-        _write_to_many(side, topics, load)
-        with suppress(RuntimeError):
+    killed = False
+    try:
+        with start(folder, SETTINGS) as side:
+            figures.values["clean restart"] = side.start_seconds
+            _write_to_many(side, topics, load)
             os.kill(side.pid, signal.SIGKILL)
+            killed = True
             time.sleep(0.5)
+    except RuntimeError:
+        if not killed:  # it complains that the broker has ended
+            raise
     with start(folder, SETTINGS) as side:
         figures.values["unclean restart"] = side.start_seconds
 

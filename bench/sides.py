@@ -74,9 +74,7 @@ def ottla_side(data: Path, extra: Mapping[str, str] | None = None) -> Iterator[S
 
 
 @contextmanager
-def kafka_side(
-    data: Path, name: str = "Kafka", extra: Mapping[str, str] | None = None
-) -> Iterator[Side]:
+def kafka_side(data: Path, name: str = "Kafka", extra: Mapping[str, str] | None = None) -> Iterator[Side]:
     """Apache Kafka on a free port, timed from the start of the JVM until it answers."""
     with kafka_peer(SETTINGS | dict(extra or {}), data=data) as peer:
         yield Side(name, peer.ports[0], peer.pids[0], peer.start_seconds)
