@@ -6,12 +6,14 @@ from ottla.broker.server import Limits
 from ottla.cluster.topic_rules import TopicDefaults
 from ottla.config.values import BrokerConfig
 from ottla.coordinator.group import GroupSettings
+from ottla.storage.descriptors import descriptors_for_clients
 
 
 def limits_of(config: BrokerConfig) -> Limits:
     return Limits(
         max_frame=config["socket.request.max.bytes"],
         max_connections=config["max.connections"],
+        descriptors=descriptors_for_clients(),
         max_connections_per_address=config["max.connections.per.ip"],
         address_overrides=_overrides(config["max.connections.per.ip.overrides"]),
         request_memory=_or_endless(config["queued.max.request.bytes"]),

@@ -37,6 +37,8 @@ class Limits:
 
     max_frame: int = 100 * 1024 * 1024
     max_connections: int = 10_000
+    descriptors: int = 10_000
+    """What the operating system leaves for connections; none is accepted that would take one from a file."""
     max_connections_per_address: int = 10_000
     address_overrides: dict[str, int] = field(default_factory=dict)
     request_memory: int = 256 * 1024 * 1024
@@ -149,11 +151,10 @@ class Server:
     def _admit(self, sock: socket.socket, address: str, port: int) -> None:
         limits = self._limits
         allowed = limits.address_overrides.get(address, limits.max_connections_per_address)
-        if len(self.connections) >= limits.max_connections:
+        if len(self.connections) >= min(limits.max_connections, limits.descriptors):
             sock.close()
-            logger.warning(
-                "refused %s:%d: %d connections (max.connections)", address, port, limits.max_connections
-            )
+            why = "max.connections" if limits.max_connections <= limits.descriptors else "raise ulimit -n"
+            logger.warning("refused %s:%d: %d connections (%s)", address, port, len(self.connections), why)
             return
         if self._per_address[address] >= allowed:
             sock.close()

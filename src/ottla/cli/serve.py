@@ -85,7 +85,9 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
     import gc
 
     from ottla.broker.broker import Broker
+    from ottla.storage.descriptors import raise_limit
 
+    raise_limit()
     stop = asyncio.Event()
 
     def asked_to_stop() -> None:

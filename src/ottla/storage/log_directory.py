@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import resource
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +37,7 @@ from ottla.storage.checkpoints import (
     read_offsets,
     read_properties,
 )
+from ottla.storage.descriptors import descriptors_for_files
 from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, Lock, LockHeld
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
@@ -85,7 +85,7 @@ class LogDirectory:
         self._disk = disk
         self._clock = clock
         self._config_for = config_for or (lambda topic: LogConfig())
-        self._open_segments = OpenSegments(max_open_files or _default_open_files())
+        self._open_segments = OpenSegments(max_open_files or descriptors_for_files())
         self._lock: Lock | None = None
         self._doomed = DoomedFiles(disk)
         self._checkpointed: dict[str, bytes] = {}
@@ -439,9 +439,3 @@ def _close(log: Log) -> bool:
         logger.error("%s was not closed cleanly: %s", log.name, problem.message)
         return False
     return online
-
-
-def _default_open_files() -> int:
-    """Half of the descriptors this process may have; sockets need the other half."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(64, min(soft, 65536) // 2)
