@@ -138,10 +138,12 @@ def quantile(times: list[float], share: float) -> float:
 
 
 def children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    """The processes that a process has started, in whichever of its threads."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # the thread may have ended
+            found += [int(child) for child in (thread / "children").read_text().split()]
+    return found
 
 
 class Watch:
