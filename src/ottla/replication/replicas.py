@@ -1,8 +1,8 @@
 """All partitions that live on this broker, found by name or by topic id.
 
-The cluster image says which replicas belong here; `prepare`, `adopt` and `drop` make it so: new ones get a log,
-assignments reach their replicas, and what is no longer here goes. Whoever wants a partition asks here and gets it, or the error
-that the protocol has for the reason why not.
+The cluster image says which replicas belong here; `prepare`, `adopt` and `drop` make it so: new ones get a
+log, assignments reach their replicas, and what is no longer here goes. Whoever wants a partition asks here
+and gets it, or the error that the protocol has for the reason why not.
 """
 
 from __future__ import annotations
