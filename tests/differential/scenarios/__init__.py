@@ -3,6 +3,7 @@
 from differential.scenarios import (
     configs,
     connections,
+    consumer_groups,
     disks_and_acls,
     fetch,
     metadata,
@@ -15,6 +16,7 @@ from differential.scenarios import (
 __all__ = [
     "configs",
     "connections",
+    "consumer_groups",
     "disks_and_acls",
     "fetch",
     "metadata",
