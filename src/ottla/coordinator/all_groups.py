@@ -99,7 +99,7 @@ class AllGroups(Groups):
     def sync(self, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            effects.answer(reply, migration.sync(group, request, effects))
+            effects.answer(reply, migration.sync(self._draft_of(group, effects), request, effects))
         else:
             super().sync(request, reply, effects)
 

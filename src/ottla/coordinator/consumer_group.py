@@ -368,6 +368,7 @@ class ConsumerGroup(ConsumerState):
                 self._write(effects, key, value)
             for kind in (SESSION, REVOCATION, REJOIN, FETCH):
                 effects.cancel(self.group_id, kind, member_id)
+        self.rejoining -= causes.keys()
         self.check_topics(list(causes.values()), effects)
         self._conclude(effects)
 

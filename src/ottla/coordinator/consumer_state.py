@@ -107,6 +107,7 @@ class ConsumerState:
         "members",
         "metadata_hash",
         "regexes",
+        "rejoining",
         "target",
         "target_epoch",
         "target_made_ms",
@@ -131,6 +132,8 @@ class ConsumerState:
         self._checked = -1
         """The version of the image for which `metadata_hash` was looked at last."""
         self._ongoing: Ongoing | None = None
+        self.rejoining: frozenset[str] = frozenset()
+        """Members of the classic protocol that were told to join again, and whose time for it runs."""
         self._shares: Mapping[str, Partitions] = {}
         """What the members had when the last rebalance was over, by their names."""
 

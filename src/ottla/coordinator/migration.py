@@ -198,6 +198,7 @@ def join(
     trusted = subscription.generation_id in (-1, before.epoch)
     owned = _owned(subscription.owned_partitions, group) if trusted else NOTHING
     after = group.update(before, wishes, owned, effects, at_once=True)
+    group.rejoining -= {after.member_id}
     effects.cancel(group.group_id, REJOIN, after.member_id)
     effects.set_alarm(
         Alarm(
@@ -311,6 +312,9 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, effects: Effects)
 
 
 def _expect_rejoin(group: ConsumerGroup, member: Member, effects: Effects) -> None:
+    if member.member_id in group.rejoining:
+        return
+    group.rejoining |= {member.member_id}
     effects.set_alarm(
         Alarm(
             group.group_id,
@@ -374,7 +378,9 @@ def downgrade_if_due(group: ConsumerGroup, settings: GroupSettings, effects: Eff
         return
     classic = Downgraded(group.group_id, settings)
     classic.protocol_type = CONSUMER_PROTOCOL_TYPE
-    classic.generation = group.epoch
+    # If all are in one epoch, it is the generation that they know: they hear of the change by a heartbeat.
+    epochs = {member.epoch for member in members.values()}
+    classic.generation = epochs.pop() if len(epochs) == 1 else group.epoch
     assignments: dict[str, bytes] = {}
     for member in members.values():
         assignments[member.member_id] = _encoded(member, group)
@@ -383,6 +389,8 @@ def downgrade_if_due(group: ConsumerGroup, settings: GroupSettings, effects: Eff
         return
     classic.protocol = choose_protocol(classic.members)
     classic.leader = next(iter(classic.members))
+    # What this command wrote about a group that ends with it need not be said.
+    effects.records[:] = [entry for entry in effects.records if entry[1] is None]
     effects.records.extend(group.tombstones())
     classic.note(assignments, effects)
     effects.drafts[group.group_id] = classic
