@@ -59,9 +59,10 @@ def with_survivors(
 
 
 def without_records(header: BatchHeader) -> bytes:
-    """Only the header, which says which offsets and which sequences were there."""
+    """Only the header, which says which offsets and which sequences were there, and has no time any more."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
-    return _sealed(header._replace(attributes=attributes, base_timestamp=-1, record_count=0), b"")
+    emptied = header._replace(attributes=attributes, base_timestamp=-1, max_timestamp=-1, record_count=0)
+    return _sealed(emptied, b"")
 
 
 def _sealed(header: BatchHeader, records: bytes | bytearray) -> bytes:
