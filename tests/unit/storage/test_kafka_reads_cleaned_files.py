@@ -116,7 +116,7 @@ def _cleaned_to(logs: Path) -> int:
 
 
 def _compact(bootstrap: str, logs: Path, create: Any) -> None:
-    """Fill a topic, wait for its cleaner, and see that of each key the latest record is left, and no other."""
+    """Fill a topic, wait for its cleaner, and see that of each key the latest record is left and no other."""
     create({"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0.01"})
     _load(bootstrap, "t")
     deadline = time.monotonic() + WAIT
