@@ -137,7 +137,7 @@ class Maintenance:
     async def _expire_producers(self) -> None:
         now_ms = self._broker.clock.now_ms()
         after_ms = self._broker.config["producer.id.expiration.ms"]
-        await self._each_partition(lambda partition: partition.log.producers.expire(now_ms, after_ms))
+        await self._each_partition(lambda partition: partition.log.expire_producers(now_ms, after_ms))
 
     async def _remove_deleted(self) -> None:
         broker = self._broker

@@ -180,6 +180,7 @@ class Server:
         self._sweeper = self.loop.call_later(pause, self._sweep)
 
     def _sweep(self) -> None:
+        self._sweep_later()
         now = self.now()
         for connection in list(self.connections):
             silent = now - connection.last_active
@@ -192,4 +193,3 @@ class Server:
                 connection.close(
                     f"its frame made no progress for {silent:.0f} s while others wait for memory"
                 )
-        self._sweep_later()

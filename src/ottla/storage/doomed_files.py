@@ -43,6 +43,14 @@ class DoomedFiles:
             new_path = path
         self._entries.append((due_ms, new_path))
 
+    def take_over(self, path: Path) -> None:
+        """Remove what an earlier life of the process renamed. What the disk refuses now is tried later."""
+        try:
+            self._disk.remove_folder(path)
+        except OSError as problem:
+            logger.warning("cannot remove %s, trying again later: %s", path, problem)
+            self._entries.append((0, path))
+
     def remove_due(self, now_ms: int) -> int:
         """Remove what has waited long enough, as far as the disk lets us; how many there were."""
         removed = 0

@@ -169,6 +169,11 @@ class Log:
                 return
             self._is_marked = self._folder_dirty = True
 
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that wrote nothing for so long; how many they were."""
+        with self._lock:  # a flush may be writing them down
+            return self.producers.expire(now_ms, expiration_ms)
+
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to where a reader of committed data may read."""
         unstable = self.producers.first_unstable_offset(high_watermark)

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ottla.clock import Clock
-from ottla.protocol.errors import ApiError
+from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED_OFFSETS,
@@ -118,7 +118,7 @@ class LogDirectory:
         for name in sorted(names):
             folder = self.path / name
             if name.endswith(_DELETE_SUFFIX):
-                self._disk.remove_folder(folder)
+                self._doomed.take_over(folder)
                 continue
             match = _PARTITION_FOLDER.fullmatch(name)
             if match is None or not self._disk.is_folder(folder):
@@ -176,9 +176,16 @@ class LogDirectory:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
         ).load()
+        failure = loaded.failure
+        try:
+            topic_id = self._read_topic_id(folder)
+        except OSError as problem:
+            topic_id = _NO_TOPIC_ID
+            loaded.report.failure = f"{folder.name} is offline: {problem}"
+            failure = failure or ApiError(ErrorCode.KAFKA_STORAGE_ERROR, loaded.report.failure)
         self.logs[key] = self._log(
             key,
-            self._read_topic_id(folder),
+            topic_id,
             folder,
             config,
             segments=loaded.segments,
@@ -188,7 +195,7 @@ class LogDirectory:
             leader_epochs=loaded.leader_epochs,
             producers=loaded.producers,
             snapshots=loaded.snapshots,
-            failure=loaded.failure,
+            failure=failure,
         )
         return loaded.report
 
@@ -265,7 +272,7 @@ class LogDirectory:
         log = self.logs.get(key)
         if log is not None:
             if log.topic_id == topic_id or _NO_TOPIC_ID in (log.topic_id, topic_id):
-                if log.topic_id != topic_id != _NO_TOPIC_ID:
+                if log.topic_id != topic_id != _NO_TOPIC_ID and log.failure is None:
                     # A crash came between the folder and the file with its id.
                     self._write_topic_id(log.folder, topic_id)
                     log.topic_id = topic_id

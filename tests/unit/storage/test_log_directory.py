@@ -14,8 +14,9 @@ from ottla.storage.files import RealDisk
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import DirectoryInUse, LogDirectory
+from ottla.storage.producer_state import ProducerStates
 from ottla.testing.disk import FaultyDisk, MemoryDisk
-from unit.storage.logs import ROOT, T0, TOPIC_ID, Store, batch, offsets
+from unit.storage.logs import ROOT, T0, TOPIC_ID, Store, batch, from_producer, offsets
 
 
 def test_a_new_folder_is_made_and_empty() -> None:
@@ -292,3 +293,50 @@ def test_of_two_checkpoints_the_one_that_looked_last_is_the_one_that_stays() -> 
     store.log = store.directory.create("topic", 0, bytes(15) + b"\1", LogConfig())
     store.log.append(batch(3), 0)
     assert store.crash().failure is None
+
+
+def test_a_deleted_folder_that_cannot_be_removed_does_not_keep_the_broker_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    store.log.append(batch(3), 0)
+    doomed = ROOT / "old-0.0123456789abcdef-delete"
+    store.disk.make_folder(doomed)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.disk, "remove_folder", refuse)
+        assert offsets(store.crash()) == [0, 1, 2]
+    store.directory.delete_pending()
+    assert not store.disk.is_folder(doomed)
+
+
+def test_a_topic_id_that_cannot_be_read_takes_one_partition_offline() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    store = Store(disk)
+    store.log.append(batch(3), 0)
+    disk.fail("read", name=PARTITION_METADATA)
+    log = store.crash()
+    assert log.failure is not None and store.report.failure is not None
+    disk.heal()
+    store.directory.create("topic", 0, bytes(15) + b"\1", LogConfig())
+    assert store.crash().topic_id == TOPIC_ID, "what could not be read was not written over"
+
+
+def test_producers_are_not_forgotten_while_a_flush_writes_them_down() -> None:
+    store = Store()
+    store.log.append(from_producer(0), 0)
+    expire, locked = store.log.producers.expire, []
+
+    class Watched(ProducerStates):
+        __slots__ = ()
+
+        def expire(self, now_ms: int, expiration_ms: int) -> int:
+            locked.append(store.log._lock.locked())
+            return expire(now_ms, expiration_ms)
+
+    store.log.producers = Watched("topic-0")
+    assert store.log.expire_producers(T0 + 10, 1) == 1
+    assert locked == [True]
