@@ -107,9 +107,10 @@ class Broker:
         self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
         self.cleaning = Cleaning(self)
         self.space = Space(self)
+        self.group_surroundings = GroupSurroundings(self)
         self.groups = GroupCoordinator(
             group_settings(self.config),
-            surroundings=GroupSurroundings(self),
+            surroundings=self.group_surroundings,
             topic_id=lambda name: topic.id if (topic := self.image.topics.get(name)) else None,
             clock=self.clock,
             turns=self._loop,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ottla.cluster.image import ClusterImage
 from ottla.config.table import GROUP_KEYS
+from ottla.coordinator.assignors import ASSIGNORS
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.coordinator.consumer_state import ConsumerSettings
 
@@ -41,22 +43,23 @@ class GroupSurroundings:
             self._settings[group_id] = known
         return known[1]
 
-    def _read(self, own: Any) -> ConsumerSettings:
+    def _read(self, own: Mapping[str, str]) -> ConsumerSettings:
         config = self._broker.config
         policy = str(config["group.consumer.migration.policy"]).lower()
 
         def value(name: str) -> int:
-            text = own.get(f"consumer.{name}")
-            if text is not None:
-                return int(GROUP_KEYS[f"consumer.{name}"].parse(text))
-            return int(config[f"group.consumer.{name}"])
+            own_name = name.removeprefix("group.")
+            text = own.get(own_name)
+            return int(config[name] if text is None else GROUP_KEYS[own_name].parse(text))
 
         return ConsumerSettings(
-            session_timeout_ms=value("session.timeout.ms"),
-            heartbeat_interval_ms=value("heartbeat.interval.ms"),
-            assignment_interval_ms=value("assignment.interval.ms"),
+            session_timeout_ms=value("group.consumer.session.timeout.ms"),
+            heartbeat_interval_ms=value("group.consumer.heartbeat.interval.ms"),
+            assignment_interval_ms=value("group.consumer.assignment.interval.ms"),
             max_size=config["group.consumer.max.size"],
-            assignors=tuple(config["group.consumer.assignors"]),
+            # Kafka takes the names of Java classes too, which mean nothing here.
+            assignors=tuple(name for name in config["group.consumer.assignors"] if name in ASSIGNORS)
+            or tuple(ASSIGNORS),
             may_upgrade=policy in ("upgrade", "bidirectional"),
             may_downgrade=policy in ("downgrade", "bidirectional"),
         )

@@ -208,31 +208,31 @@ group.max.session.timeout.ms          INT     1800000      -
     Most session timeout a member may ask for.
 group.max.size                        INT     2147483647   >=1
     Most members of a group.
-group.coordinator.rebalance.protocols  LIST   classic,consumer,streams  [consumer,classic,share,streams]  unused
+group.coordinator.rebalance.protocols  LIST   classic,consumer,streams  [consumer,classic,share,streams]
     The kinds of groups that are served.
-group.consumer.session.timeout.ms     INT     45000        >=1   unused
+group.consumer.session.timeout.ms     INT     45000        >=1
     Session timeout of the new consumer protocol.
 group.consumer.min.session.timeout.ms  INT    45000        >=1   unused
     Least session timeout a group may be configured with.
 group.consumer.max.session.timeout.ms  INT    60000        >=1   unused
     Most session timeout a group may be configured with.
-group.consumer.heartbeat.interval.ms  INT     5000         >=1   unused
-    Heartbeat interval of the new consumer protocol.
+group.consumer.heartbeat.interval.ms  INT     5000         >=1
+    Longest time between two heartbeats in the new consumer protocol; members are mostly told less.
 group.consumer.min.heartbeat.interval.ms  INT  5000        >=1   unused
     Least heartbeat interval a group may be configured with.
 group.consumer.max.heartbeat.interval.ms  INT  15000       >=1   unused
     Most heartbeat interval a group may be configured with.
-group.consumer.assignment.interval.ms  INT    1000         >=0   cluster-wide unused
+group.consumer.assignment.interval.ms  INT    1000         >=0   cluster-wide
     Least time between two assignments of a group.
 group.consumer.min.assignment.interval.ms  INT  0          >=0   unused
     Least assignment interval a group may be configured with.
 group.consumer.max.assignment.interval.ms  INT  15000      >=0   unused
     Most assignment interval a group may be configured with.
-group.consumer.max.size               INT     2147483647   >=1   unused
+group.consumer.max.size               INT     2147483647   >=1
     Most members of a group of the new consumer protocol.
-group.consumer.assignors              LIST    uniform,range  -   unused
+group.consumer.assignors              LIST    uniform,range  -
     Assignors of the new consumer protocol, the first one being the default.
-group.consumer.migration.policy       STRING  bidirectional  ~DISABLED|DOWNGRADE|UPGRADE|BIDIRECTIONAL  unused
+group.consumer.migration.policy       STRING  bidirectional  ~DISABLED|DOWNGRADE|UPGRADE|BIDIRECTIONAL
     Whether groups may move between the classic and the new consumer protocol.
 offsets.topic.num.partitions          INT     50           >=1   high
     Partitions of the topic that keeps committed offsets.

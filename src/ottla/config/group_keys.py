@@ -1,7 +1,7 @@
 """The keys of a consumer group, as Apache Kafka 4.3 has them. `rows` explains the notation.
 
-A group without a value of its own takes the broker's. The groups that use them are not built yet; what is set
-is kept and shown.
+A group without a value of its own takes the broker's. A change takes effect with the next heartbeat of a
+member. What is set for kinds of groups that Ottla does not have is kept and shown.
 """
 
 TABLE = """

@@ -11,7 +11,7 @@ speaks the classic protocol.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
@@ -53,7 +53,8 @@ def consumer_group_heartbeat(
     if "consumer" not in broker.config["group.coordinator.rebalance.protocols"]:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     try:
-        check_heartbeat(request, context.version, broker.config["group.consumer.assignors"])
+        assignors = broker.group_surroundings.settings(request.group_id).assignors
+        check_heartbeat(request, context.version, assignors)
     except ApiError as error:
         return refused(error)
     if not request.member_id:
@@ -76,7 +77,7 @@ def _new_id(broker: Broker) -> str:
     return base64.urlsafe_b64encode(broker.rng.randbytes(16)).rstrip(b"=").decode()
 
 
-def check_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, assignors: list[str]) -> None:
+def check_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]) -> None:
     """ApiError unless the request makes sense, whatever the group may be."""
     reason = _what_is_wrong(request, version)
     if reason is not None:
