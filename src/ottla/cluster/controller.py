@@ -218,6 +218,7 @@ class Controller:
 
         async def decide() -> list[TopicImage | ApiError]:
             found: list[TopicImage | ApiError] = []
+            ids: set[bytes] = set()
             for topic in topics:
                 if isinstance(topic, bytes):
                     image = self.image.topics_by_id.get(topic)
@@ -227,9 +228,10 @@ class Controller:
                     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if image is None:
                     found.append(ApiError(missing))
-                elif image in found:
+                elif image.id in ids:
                     found.append(ApiError(ErrorCode.INVALID_REQUEST, "The topic is named twice."))
                 else:
+                    ids.add(image.id)
                     found.append(image)
             return await self._write_all(found, lambda topic: deletion(topic, self.image))
 

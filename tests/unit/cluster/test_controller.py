@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from ottla.cluster.controller import Controller
-from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ImageDelta
+from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ImageDelta, TopicImage
 from ottla.cluster.layout import load_image, partition_path, topic_path
 from ottla.cluster.registry import Unavailable
 from ottla.cluster.sqlite_registry import SqliteStore
@@ -132,6 +132,18 @@ async def test_a_deletion_that_fails_before_its_last_commit_leaves_no_config_to_
         assert codes(outcome.results) == [None]
         assert controller.image.config(TOPIC_CONFIG, "big") == {"other": "w"}
         await stored(registry, controller)
+
+
+async def test_deleting_many_topics_compares_none_with_all_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with cluster_of_one() as (_, controller):
+        await controller.create_topics([NewTopic(f"t{n}", 1, 1) for n in range(50)])
+        compared: list[object] = []
+        monkeypatch.setattr(TopicImage, "__eq__", lambda self, other: compared.append(other) or self is other)
+        outcome = await controller.delete_topics([f"t{n}" for n in range(50)] + ["t7"])
+        assert codes(outcome.results) == [None] * 50 + [ErrorCode.INVALID_REQUEST]
+        assert len(compared) < 100
 
 
 async def test_topics_are_deleted_by_name_or_id_with_their_configs() -> None:
