@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.cluster.image import ClusterImage
 from ottla.config.table import GROUP_KEYS
+from ottla.config.values import BrokerConfig
 from ottla.coordinator.assignors import ASSIGNORS
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.coordinator.consumer_state import ConsumerSettings
@@ -20,12 +21,20 @@ _COUNT_SECONDS = 1.0
 """How long a count of members is good for."""
 
 
+class _Known(NamedTuple):
+    """Settings, and what they were read from."""
+
+    own: Mapping[str, str]
+    config: BrokerConfig
+    settings: ConsumerSettings
+
+
 class GroupSurroundings:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._members = 0
         self._counted = float("-inf")
-        self._settings: dict[str, tuple[tuple[int, int], ConsumerSettings]] = {}
+        self._settings: dict[str, _Known] = {}
 
     @property
     def image(self) -> ClusterImage:
@@ -34,14 +43,12 @@ class GroupSurroundings:
     def settings(self, group_id: str) -> ConsumerSettings:
         """The group's own values before the broker's; looked up anew when either changed."""
         own = self._broker.image.config(GROUP_CONFIG, group_id)
-        seen = id(own), id(self._broker.config)
         known = self._settings.get(group_id)
-        if known is None or known[0] != seen:
+        if known is None or known.own is not own or known.config is not self._broker.config:
             if len(self._settings) > 10_000:
                 self._settings.clear()
-            known = seen, self._read(own)
-            self._settings[group_id] = known
-        return known[1]
+            known = self._settings[group_id] = _Known(own, self._broker.config, self._read(own))
+        return known.settings
 
     def _read(self, own: Mapping[str, str]) -> ConsumerSettings:
         config = self._broker.config
