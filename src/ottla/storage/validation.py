@@ -39,6 +39,7 @@ from ottla.protocol.records import CompressionError, InvalidRecords, decode_batc
 from ottla.storage.log_config import LogConfig
 
 _MAX_CODEC = 4
+_SMALLEST_RECORD = 7  # bytes: seven fields of variable size, all of them zero
 _NO_EPOCH = -1
 _CRC_AND_ATTRIBUTES = Struct(">Ih")  # at byte 17
 _CRC_POSITION = 17
@@ -168,6 +169,11 @@ def _check_header(header: BatchHeader, size: int, config: LogConfig, partition: 
         problem = f"a batch cannot hold {count} records"
     elif count != last_delta + 1:
         problem = f"{count} records do not fit the offsets 0 to {last_delta}"
+    elif count * _SMALLEST_RECORD > (
+        config.max_decompressed_message_bytes if attributes & COMPRESSION_MASK else size - HEADER_SIZE
+    ):
+        # Records are not opened, but a batch that lies about them may not use up two billion offsets.
+        problem = f"{count} records do not fit into {size} bytes"
     elif attributes & CONTROL:
         problem = "clients may not write control batches"
     elif producer_id >= 0 and sequence < 0:

@@ -8,7 +8,7 @@ import pytest
 from ottla.protocol.batches import BatchHeader, crc_matches, headers, read_header
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.protocol.records import decode_batch
+from ottla.protocol.records import Record, decode_batch, encode_batch
 from ottla.storage.log_config import LogConfig
 from ottla.storage.validation import InvalidRecordsError, Validated, validate_and_stamp
 from unit.storage.logs import MAX_SIZE, T0, batch, from_producer
@@ -101,6 +101,8 @@ def test_a_batch_above_max_message_bytes_is_too_large() -> None:
         {"last_offset_delta": -1},
         {"last_offset_delta": 5},
         {"record_count": 0},
+        {"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 2},
+        {"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 2, "attributes": Codec.ZSTD},
         {"record_count": -1},
         {"attributes": 0x20},
         {"attributes": 5},
@@ -217,3 +219,9 @@ def test_a_bomb_does_not_unpack() -> None:
     data = batch(1, value=bytes(3_000_000), codec=Codec.GZIP)
     problem = refused(data, compression_type="zstd", max_decompressed_message_bytes=1_000_000)
     assert problem.code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_the_smallest_records_there_are_fit(codec: Codec) -> None:
+    smallest = memoryview(encode_batch([Record(i, T0, b"", b"", []) for i in range(60)], codec=codec))
+    assert validate(smallest).next_offset == 160
