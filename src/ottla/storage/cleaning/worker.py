@@ -23,7 +23,7 @@ from pathlib import Path
 from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Progress, Uncleanable, run
 from ottla.storage.files import RealDisk
 
-_NICENESS = 10
+_NICENESS = 5
 _PROGRESS_BYTES = 8 << 20  # between two reports
 
 
