@@ -59,5 +59,7 @@ def test_the_versions_are_those_that_kafka_4_3_advertises() -> None:
         "18:0-4 19:2-7 20:1-6 21:0-2 22:0-5 23:2-4 29:1-3 30:1-3 31:1-3 "
         "32:1-4 33:0-2 35:1-5 37:0-3 42:0-2 44:0-1 47:0-0 60:0-2 61:0-0 68:0-1 69:0-1 75:0-0"
     )
-    ours = (f"{api.key}:{api.advertised_min}-{api.max_version}" for api in APIS.values() if api.key < FIRST_OWN)
+    ours = (
+        f"{api.key}:{api.advertised_min}-{api.max_version}" for api in APIS.values() if api.key < FIRST_OWN
+    )
     assert sorted(ours) == sorted(table.split())
