@@ -64,12 +64,12 @@ class OldClient:
         assert answer.error_code == 0, answer
         self.member_id, self.generation = answer.member_id, answer.generation_id
 
-    def sync(self, *, take: set[int] | None = None) -> None:
+    def sync(self, *, take: set[int] | None = None, user_data: bytes | None = None) -> None:
         """Fetch the assignment; `take` is what a leader gives to itself."""
         assignments = []
         if take is not None:
             mine = [TopicPartition(topic=self.topic, partitions=sorted(take))]
-            data = write_assignment(ConsumerProtocolAssignment(assigned_partitions=mine))
+            data = write_assignment(ConsumerProtocolAssignment(assigned_partitions=mine, user_data=user_data))
             assignments = [SyncGroupRequestAssignment(member_id=self.member_id, assignment=data)]
         request = SyncGroupRequest(
             group_id=GROUP,
@@ -241,6 +241,24 @@ def test_a_group_is_not_changed_when_that_is_forbidden(world: World) -> None:
         world.join("new", "t")
     assert error.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert isinstance(world.groups.get(GROUP), ClassicGroup)
+
+
+def test_nobody_comes_with_the_classic_protocol_when_all_change_is_forbidden(world: World) -> None:
+    world.set(may_upgrade=False, may_downgrade=False)
+    Client(world, "new", "t")
+    with pytest.raises(ApiError) as error:
+        OldClient(world, "t").join()
+    assert error.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_group_whose_assignor_tells_more_than_partitions_is_not_changed(world: World) -> None:
+    old = OldClient(world, "t")
+    old.join()
+    world.advance(0)
+    old.joined()
+    old.sync(take={0}, user_data=b"for my eyes only")
+    with pytest.raises(ApiError, match="custom assignor"):
+        world.join("new", "t")
 
 
 def test_a_group_does_not_become_classic_again_when_that_is_forbidden(world: World) -> None:

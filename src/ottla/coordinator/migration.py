@@ -86,6 +86,12 @@ def upgrade(classic: ClassicGroup, group: ConsumerGroup, effects: Effects) -> No
         raise ApiError(
             ErrorCode.GROUP_ID_NOT_FOUND, refusal + "the embedded consumer protocol is malformed."
         ) from None
+    if any(_has_user_data(member.assignment) for member in classic.members.values()):
+        raise ApiError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            refusal + "an unsupported custom assignor is in use. Please refer to the documentation or switch "
+            "to a default assignor before re-attempting the upgrade.",
+        )
     effects.records.extend(classic.tombstones())
     _release(classic, effects)
     _take_over(group, classic.generation, members, effects)
@@ -108,6 +114,11 @@ def _from_classic(member: classic_member.Member, classic: ClassicGroup, group: C
         previous_epoch=classic.generation,
         assigned=_with_ids(assigned, group, classic.generation),
     )
+
+
+def _has_user_data(assignment: bytes) -> bool:
+    """Whether the leader told a member more than its partitions: the broker could not make that up."""
+    return bool(assignment and read_assignment(assignment).user_data)
 
 
 def _classic_metadata(
@@ -171,7 +182,7 @@ def join(
 ) -> None:
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
     if not group.settings.may_downgrade and not group.settings.may_upgrade:
-        raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     _check_protocols(group, request.protocol_type, protocols)
     instance_id = request.group_instance_id
     if not request.member_id and instance_id is None and caller.version >= MEMBER_ID_REQUIRED_SINCE:
