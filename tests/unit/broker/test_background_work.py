@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import ottla.testing
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.replication.partition import Partition
+from ottla.storage.files import RealDisk
+from ottla.testing.disk import FaultyDisk
 from ottla.testing.in_process import InProcessBroker
 from raw_client import FETCH_VERSION, RawClient, fetch_request
 
@@ -18,6 +23,13 @@ from raw_client import FETCH_VERSION, RawClient, fetch_request
 def partition_of(broker: InProcessBroker, topic: str) -> Partition:
     assert broker.broker is not None
     return broker.broker.replicas.get(topic, 0)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.005)
 
 
 class Counted:
@@ -85,10 +97,55 @@ def test_a_fetch_that_fails_while_it_waits_is_not_left_hanging(monkeypatch: pyte
         assert broker.broker is not None
         room = broker.broker.room
         reader.send(fetch_request("t", 0, max_wait_ms=60_000), FETCH_VERSION)
-        deadline = time.monotonic() + 10
-        while not len(room):
-            assert time.monotonic() < deadline, "the fetch does not wait"
-            time.sleep(0.005)
+        eventually(lambda: len(room) == 1)
         monkeypatch.setattr(Partition, "read", Counted(RuntimeError("a defect")))
         assert writer.produce("t", b"v").error_code == 0
         assert reader.is_closed(within=10)
+
+
+def test_a_topic_deleted_while_its_missing_log_is_made_stays_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FaultyDisk(RealDisk())
+    with ottla.testing.broker(disk=disk) as broker:
+        follower = broker.broker
+        assert follower is not None
+        disk.fail("write", errno.ENOSPC, name="late-0")
+        broker.create_topic("late")
+        disk.heal()
+        replicas, directory = follower.replicas, follower.directory
+        prepare, begun, deleting = replicas.prepare, threading.Event(), threading.Event()
+
+        def slowly(*arguments: Any) -> None:
+            begun.set()
+            deleting.wait(10)
+            deadline = time.monotonic() + 0.5  # more than the deletion takes, where it is not held up
+            while "late" in follower.image.topics and time.monotonic() < deadline:
+                time.sleep(0.005)
+            prepare(*arguments)
+
+        monkeypatch.setattr(replicas, "prepare", slowly)
+        assert begun.wait(20), "the missing log is not made"
+        with RawClient(broker.bootstrap_servers) as client:
+            client.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="late")]), 6)
+            deleting.set()
+            assert client.receive().responses[0].error_code == 0
+            eventually(lambda: ("late", 0) not in directory.logs)
+            eventually(lambda: not replicas.missing())
+            assert client.produce("late", b"v").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_fetch_that_waits_for_a_topic_hears_at_once_that_it_was_deleted(made_again: bool) -> None:
+    with (
+        ottla.testing.broker(topics={"t": 1}) as broker,
+        RawClient(broker.bootstrap_servers) as reader,
+        RawClient(broker.bootstrap_servers) as admin,
+    ):
+        assert broker.broker is not None
+        room = broker.broker.room
+        reader.send(fetch_request("t", 0, max_wait_ms=60_000), FETCH_VERSION)
+        eventually(lambda: len(room) == 1)
+        admin.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6)
+        if made_again:
+            broker.create_topic("t")
+        (data,) = reader.receive().responses[0].partitions
+        assert data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
