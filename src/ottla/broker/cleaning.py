@@ -41,6 +41,7 @@ class Cleaning:
         self._processes: list[CleanerProcess] = []
         self._wake = asyncio.Event()
         self.cleaner = Cleaner(broker.directory, broker.disk, broker.clock, run_job=self._run_job)
+        self.cleaner.room = self._room
         self._in_process = isinstance(broker.disk, RealDisk)
         self._local_process: dict[str, CleanerProcess] = {}  # by the name of the log they work on
 
@@ -113,6 +114,12 @@ class Cleaning:
             config["log.cleaner.io.max.bytes.per.second"] / max(config["log.cleaner.threads"], 1),
         )
 
+    def _room(self) -> int | None:
+        """What is free above the mark that is kept back."""
+        space = self._broker.space
+        space.look()
+        return space.free - space.mark if space.mark else None
+
     async def _work(self, process: CleanerProcess) -> None:
         idle_since = self._broker.clock.monotonic()
         while True:
@@ -126,8 +133,7 @@ class Cleaning:
                 finally:
                     self._local_process.pop(log.name, None)
                 idle_since = self._broker.clock.monotonic()
-                if self.cleaner.state(log).problem is None:
-                    continue
+                continue
             if self._broker.clock.monotonic() - idle_since > _FREE_WHEN_IDLE and process.pid is not None:
                 await self._in_thread(process.retire)
             await self._rest()

@@ -311,6 +311,38 @@ class TestTrouble:
         assert store.clean()
         assert values(store.log) == [b"2" * 500]
 
+    def test_a_log_that_fails_lets_others_go_first(self) -> None:
+        store = Compacted()
+        other = store.directory.create("topic", 1, bytes(range(16)), store.config)
+        for log in (store.log, other):
+            log.append(memoryview(encode_batch([Record(0, T0, b"k", b"v", [])])), 0)
+            log.roll()
+
+        def fails_for_one(job: CleaningJob, progress: Progress) -> CleaningResult:
+            if job.name == "topic-0":
+                raise OSError(5, "the disk is unwell")
+            return run(job, store.disk, progress=progress)
+
+        store.cleaner = Cleaner(store.directory, store.disk, store.clock, run_job=fails_for_one)
+        logs = [(store.log, 1), (other, 1)]
+        tried = []
+        while (chosen := store.cleaner.choose(logs)) is not None:
+            tried.append(chosen[0].name)
+            clean_now(store.cleaner, *chosen)
+        assert sorted(tried) == ["topic-0", "topic-1"], "each once"
+        store.clock.advance(60_000)
+        assert store.cleaner.choose(logs) == (store.log, 1), "and later again"
+
+    def test_it_does_not_begin_what_there_is_no_room_for(self) -> None:
+        store = Compacted()
+        store.write((b"a", b"1" * 500))
+        store.log.roll()
+        store.cleaner.room = lambda: 100
+        assert not store.clean()
+        assert "100 are free" in store.state.problem
+        store.cleaner.room = lambda: 1000
+        assert store.clean()
+
     @pytest.mark.parametrize("name", ["00000000000000000000.log", ".swap"])
     def test_a_disk_that_refuses_a_rename_loses_nothing_and_the_swap_is_finished_later(
         self, name: str

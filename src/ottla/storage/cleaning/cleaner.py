@@ -7,6 +7,7 @@ work in threads and processes beside its event loop; a test, or a tool, runs it 
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from ottla.storage.log import Log
 from ottla.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("ottla.cleaner")
+
+RETRY_SECONDS = 60.0
+"""After which a log whose compaction failed is tried again; others are not kept waiting for it."""
 
 Blocking = Callable[[], Any]
 RunJob = Callable[[CleaningJob, Progress], CleaningResult]
@@ -48,6 +52,7 @@ class Cleaner:
         self, directory: LogDirectory, disk: Disk, clock: Clock, *, run_job: RunJob | None = None
     ) -> None:
         self.settings = CleanerSettings()
+        self.room: Callable[[], int | None] = lambda: None  # bytes that a pass may write; None: do not care
         self.states: dict[TopicPartition, CleaningState] = {}
         self._directory = directory
         self._disk = disk
@@ -83,6 +88,8 @@ class Cleaner:
         if log.failure is not None or not log.config.is_compacted:
             return None
         if state is not None and (state.running or state.uncleanable):
+            return None
+        if state is not None and not asked_for and self._clock.monotonic() < state.not_before:
             return None
         try:
             where = self.cleanability(log, stable_offset)
@@ -145,6 +152,7 @@ class Cleaner:
             if job is None:
                 state.asked_for = False
                 return False
+            self._check_room(job)
             result = yield from self._pass(log, job, state)
         except Uncleanable as problem:
             state.uncleanable = state.problem = str(problem)
@@ -159,6 +167,7 @@ class Cleaner:
             return False
         except (OSError, ApiError, Overtaken) as problem:
             state.problem = str(problem)
+            state.not_before = self._clock.monotonic() + RETRY_SECONDS
             state.asked_for = False
             if log.failure is None:
                 logger.warning("%s: compaction failed, trying again later: %s", log.name, problem)
@@ -194,6 +203,16 @@ class Cleaner:
             self._directory.cleaned_offsets[key] = result.cleaned_to
             yield self._directory.checkpoint_cleaned
         return result
+
+    def _check_room(self, job: CleaningJob) -> None:
+        """The old segments and the new ones are on the disk together for a while."""
+        needed = sum(segment.size for segment in job.segments)
+        room = self.room()
+        if room is not None and needed > room:
+            raise OSError(
+                errno.ENOSPC,
+                f"compacting {job.name} may need {needed} bytes for a while, and {max(room, 0)} are free",
+            )
 
     def _complete(self, log: Log, swap: Swap, state: CleaningState) -> Generator[Blocking, Any, None]:
         yield swap.retire_old
