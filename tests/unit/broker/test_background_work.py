@@ -112,7 +112,7 @@ def test_a_topic_deleted_while_its_missing_log_is_made_stays_deleted(monkeypatch
         broker.create_topic("late")
         disk.heal()
         replicas, directory = follower.replicas, follower.directory
-        prepare, begun, deleting = replicas.prepare, threading.Event(), threading.Event()
+        prepare, begun, deleting, made = replicas.prepare, *(threading.Event() for _ in range(3))
 
         def slowly(*arguments: Any) -> None:
             begun.set()
@@ -121,6 +121,7 @@ def test_a_topic_deleted_while_its_missing_log_is_made_stays_deleted(monkeypatch
             while "late" in follower.image.topics and time.monotonic() < deadline:
                 time.sleep(0.005)
             prepare(*arguments)
+            made.set()
 
         monkeypatch.setattr(replicas, "prepare", slowly)
         assert begun.wait(20), "the missing log is not made"
@@ -128,6 +129,7 @@ def test_a_topic_deleted_while_its_missing_log_is_made_stays_deleted(monkeypatch
             client.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="late")]), 6)
             deleting.set()
             assert client.receive().responses[0].error_code == 0
+            assert made.wait(10)
             eventually(lambda: ("late", 0) not in directory.logs)
             eventually(lambda: not replicas.missing())
             assert client.produce("late", b"v").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
