@@ -8,5 +8,17 @@ classic_group.py  the classic protocol: join, sync, heartbeat, leave
 classic_member.py a member of a classic group, and how a group agrees on a protocol
 offsets.py        committed offsets
 journal.py        why groups rebalanced, and what moved
-groups.py         all groups and offsets of one shard: the commands behind the requests
+groups.py         classic groups and offsets of one shard: the commands behind the requests
+
+The consumer protocol (KIP-848):
+
+consumer_group.py     a group at work: what happens at a heartbeat
+consumer_state.py     what a group is: members, epochs, target, owners, and how it lies in the log
+consumer_member.py    a member: what it wants, and what it has
+assignors.py          who shall read what: uniform and range
+reconciliation.py     how a member comes from what it has to what it shall have
+heartbeat_pace.py     when a member shall send its next heartbeat
+regex_subscriptions.py, re2_syntax.py  topics by regular expression, in linear time
+migration.py          a group changes its protocol while it runs
+all_groups.py         all groups of one shard, of both protocols
 """
