@@ -30,5 +30,6 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     if given:
         yield given
         return
-    with ottla.testing.broker() as broker:
+    # Groups do not wait for more members: the tests know who comes.
+    with ottla.testing.broker(**{"group.initial.rebalance.delay.ms": 0}) as broker:
         yield broker.bootstrap_servers

@@ -145,9 +145,11 @@ class Groups:
             if len(each.metadata) > limit:
                 outcomes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
-            committed = Committed(
-                each.offset, each.leader_epoch, each.metadata, effects.now_ms, expires_ms, each.topic_id
-            )
+            committed = Committed(each.offset, each.leader_epoch, each.metadata, effects.now_ms)
+            if expires_ms < 0:
+                committed = committed._replace(topic_id=each.topic_id)
+            else:  # the record of such a commit has no room for epoch and topic id
+                committed = committed._replace(leader_epoch=-1, expires_ms=expires_ms)
             effects.records.append(offsets.commit(group_id, each.topic, each.partition, committed))
             outcomes.append(ErrorCode.NONE)
         return outcomes
