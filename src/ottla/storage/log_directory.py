@@ -9,6 +9,7 @@ The layout is Kafka's: a folder `topic-partition` per partition and the checkpoi
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -55,6 +56,8 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".lock"
 BOOT_ID_FILE = ".boot-id"
 _DELETE_SUFFIX = "-delete"
+_DELETED_FOLDER = re.compile(r".+-\d+\.[0-9a-f]{32}" + _DELETE_SUFFIX)
+_LOG_FILE = re.compile(r"\d{20}\.(log|index|timeindex|snapshot)(\..+)?")
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 _NO_TOPIC_ID = bytes(16)
 _CLOSERS = 32
@@ -117,13 +120,16 @@ class LogDirectory:
         reports = []
         for name in sorted(names):
             folder = self.path / name
-            if name.endswith(_DELETE_SUFFIX):
+            if _DELETED_FOLDER.fullmatch(name):
                 self._doomed.take_over(folder)
                 continue
             match = _PARTITION_FOLDER.fullmatch(name)
             if match is None or not self._disk.is_folder(folder):
                 continue
             key = match["topic"], int(match["partition"])
+            if key not in recovery_points and not self._is_ours(folder):
+                logger.warning("%s holds nothing that a log has; it is left alone", folder)
+                continue
             reports.append(
                 self._load(
                     key,
@@ -284,9 +290,9 @@ class LogDirectory:
             self.delete(topic, partition)
         folder = self.path / f"{topic}-{partition}"
         if self._disk.is_folder(folder):
-            self._disk.remove_folder(
-                folder
-            )  # no log of ours: a deletion or a creation that the disk cut short
+            if not self._is_ours(folder):
+                raise FileExistsError(errno.EEXIST, "this folder belongs to somebody else", str(folder))
+            self._disk.remove_folder(folder)  # what a deletion or a creation left that the disk cut short
         self._disk.make_folder(folder)
         if topic_id != _NO_TOPIC_ID:
             self._write_topic_id(folder, topic_id)
@@ -401,6 +407,12 @@ class LogDirectory:
         except CorruptCheckpoint as damage:
             logger.warning("%s is damaged (%s); going without it", self.path / name, damage)
             return {}
+
+    def _is_ours(self, folder: Path) -> bool:
+        """Whether a folder with the name of a partition is one. Others may keep their things beside ours."""
+        names = self._disk.list(folder)
+        # The first file of a new partition may still have its temporary name.
+        return not names or any(n.startswith(PARTITION_METADATA) or _LOG_FILE.fullmatch(n) for n in names)
 
     def _write_topic_id(self, folder: Path, topic_id: bytes) -> None:
         self._disk.replace(folder / PARTITION_METADATA, encode_partition_metadata(topic_id), sync=False)

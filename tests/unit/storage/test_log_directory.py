@@ -10,7 +10,7 @@ import pytest
 
 from ottla.clock import ManualClock, SystemClock
 from ottla.storage.checkpoints import PARTITION_METADATA
-from ottla.storage.files import RealDisk
+from ottla.storage.files import TEMPORARY_SUFFIX, RealDisk
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import DirectoryInUse, LogDirectory
@@ -300,7 +300,7 @@ def test_a_deleted_folder_that_cannot_be_removed_does_not_keep_the_broker_from_s
 ) -> None:
     store = Store()
     store.log.append(batch(3), 0)
-    doomed = ROOT / "old-0.0123456789abcdef-delete"
+    doomed = ROOT / "old-0.0123456789abcdef0123456789abcdef-delete"
     store.disk.make_folder(doomed)
 
     def refuse(path: Path) -> None:
@@ -340,3 +340,36 @@ def test_producers_are_not_forgotten_while_a_flush_writes_them_down() -> None:
     store.log.producers = Watched("topic-0")
     assert store.log.expire_producers(T0 + 10, 1) == 1
     assert locked == [True]
+
+
+@pytest.mark.parametrize("name", ["backup-2024", "to-delete", "old-0.bak-delete"])
+def test_somebody_elses_folder_is_left_alone_whatever_its_name(name: str) -> None:
+    store = Store()
+    store.directory.close()
+    theirs = ROOT / name / "thesis.txt"
+    store.disk.make_folder(theirs.parent)
+    store.disk.replace(theirs, b"years of work", sync=True)
+    store._open()
+    assert list(store.directory.logs) == [("topic", 0)]
+    assert store.disk.list(theirs.parent) == ["thesis.txt"]
+
+
+def test_a_partition_is_not_made_in_somebody_elses_folder() -> None:
+    store = Store()
+    theirs = ROOT / "backup-0" / "thesis.txt"
+    store.disk.make_folder(theirs.parent)
+    store.disk.replace(theirs, b"years of work", sync=True)
+    with pytest.raises(FileExistsError):
+        store.directory.create("backup", 0, TOPIC_ID, LogConfig())
+    assert store.disk.read(theirs) == b"years of work"
+
+
+@pytest.mark.parametrize("names", [[], [f"{PARTITION_METADATA}.1{TEMPORARY_SUFFIX}"], [PARTITION_METADATA]])
+def test_a_folder_that_was_just_made_when_the_broker_died_is_a_partition(names: list[str]) -> None:
+    store = Store()
+    store.disk.make_folder(ROOT / "new-0")
+    for name in names:
+        store.disk.replace(ROOT / "new-0" / name, b"", sync=True)
+    store.crash()
+    log = store.directory.create("new", 0, TOPIC_ID, LogConfig())
+    assert log.append(batch(1), 0).first_offset == 0
