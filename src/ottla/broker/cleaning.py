@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition import Partition
 from ottla.storage.cleaning.cleaner import Cleaner, CleanerSettings
-from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Progress, Uncleanable, run
+from ottla.storage.cleaning.job import CleaningJob, Outcomes, Progress, Uncleanable, run
 from ottla.storage.cleaning.worker import CleanerProcess
 from ottla.storage.files import RealDisk
 from ottla.storage.log import Log
@@ -191,8 +191,8 @@ class Cleaning:
     def _in_thread(self, work: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _run_job(self, job: CleaningJob, progress: Progress) -> CleaningResult:
-        """Called in a thread. A disk that is not the machine's own is known in this process only."""
+    def _run_job(self, job: CleaningJob, progress: Progress) -> Outcomes:
+        """A disk that is not the machine's own is known in this process only."""
         if not self._in_process:
             return run(job, self._broker.disk, progress=progress)
         return self._local_process[job.name].run(job, progress)

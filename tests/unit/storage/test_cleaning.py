@@ -12,7 +12,7 @@ from ottla.protocol.batches import BatchHeader, headers
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import Record, decode_batch, encode_batch
 from ottla.storage.cleaning.cleaner import Cleaner, CleanerSettings, clean_now
-from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Progress, run
+from ottla.storage.cleaning.job import CleaningJob, Outcomes, Progress, run
 from ottla.storage.cleaning.key_map import KeyMap
 from ottla.storage.cleaning.throttle import Throttle
 from ottla.storage.cleaning.worker import CleanerProcess
@@ -213,12 +213,12 @@ class TestSegments:
     def test_a_log_cut_while_it_was_cleaned_keeps_what_it_has(self) -> None:
         store = Compacted()
 
-        def cut_meanwhile(job: CleaningJob, progress: Progress) -> CleaningResult:
-            result = run(job, store.disk, progress=progress)
-            store.log.truncate_to(1)
-            store.write((b"b", b"new"))
-            store.log.roll()
-            return result
+        def cut_meanwhile(job: CleaningJob, progress: Progress) -> Outcomes:
+            for outcome in run(job, store.disk, progress=progress):
+                store.log.truncate_to(1)
+                store.write((b"b", b"new"))
+                store.log.roll()
+                yield outcome
 
         store.cleaner = Cleaner(store.directory, store.disk, store.clock, run_job=cut_meanwhile)
         store.write((b"a", b"1"))
@@ -318,10 +318,10 @@ class TestTrouble:
             log.append(memoryview(encode_batch([Record(0, T0, b"k", b"v", [])])), 0)
             log.roll()
 
-        def fails_for_one(job: CleaningJob, progress: Progress) -> CleaningResult:
+        def fails_for_one(job: CleaningJob, progress: Progress) -> Outcomes:
             if job.name == "topic-0":
                 raise OSError(5, "the disk is unwell")
-            return run(job, store.disk, progress=progress)
+            yield from run(job, store.disk, progress=progress)
 
         store.cleaner = Cleaner(store.directory, store.disk, store.clock, run_job=fails_for_one)
         logs = [(store.log, 1), (other, 1)]
@@ -342,6 +342,26 @@ class TestTrouble:
         assert "100 are free" in store.state.problem
         store.cleaner.room = lambda: 1000
         assert store.clean()
+
+    def test_a_log_larger_than_what_is_free_is_done_segment_by_segment(self) -> None:
+        disk = FaultyDisk(MemoryDisk())
+        store = Compacted(disk, segment_bytes=2000, file_delete_delay_ms=0)
+        for number in range(100):
+            store.write((b"k%d" % number, b"v" * 100))
+        store.log.roll()
+        store.log.flush()
+        disk.room = 6000
+
+        def freeing(job: CleaningJob, progress: Progress) -> Outcomes:
+            for outcome in run(job, store.disk, progress=progress):
+                yield outcome
+                store.directory.delete_pending()
+
+        store.cleaner = Cleaner(store.directory, store.disk, store.clock, run_job=freeing)
+        store.cleaner.room = lambda: disk.room
+        assert store.log.size > 2 * 6000
+        assert clean_now(store.cleaner, store.log, 100)
+        assert offsets(store.log) == list(range(100))
 
     @pytest.mark.parametrize("name", ["00000000000000000000.log", ".swap"])
     def test_a_disk_that_refuses_a_rename_loses_nothing_and_the_swap_is_finished_later(
@@ -381,7 +401,7 @@ class TestAnotherProcess:
     def test_it_does_the_same(self, tmp_path: Path, process: CleanerProcess) -> None:
         seen: list[tuple[int, int]] = []
 
-        def run_there(job: CleaningJob, progress: Progress) -> CleaningResult:
+        def run_there(job: CleaningJob, progress: Progress) -> Outcomes:
             return process.run(job, lambda *step: seen.append(step))
 
         store = Compacted(RealDisk(), tmp_path, run_job=run_there)
@@ -406,6 +426,24 @@ class TestAnotherProcess:
         store.damage("00000000000000000000.log", 64)
         assert not store.clean()
         assert "wrong CRC" in store.state.uncleanable
+        store.directory.close()
+
+    def test_a_job_given_up_in_the_middle_leaves_the_process_ready_for_the_next(
+        self, tmp_path: Path, process: CleanerProcess
+    ) -> None:
+        store = Compacted(RealDisk(), tmp_path, run_job=process.run, segment_bytes=2000)
+        for number in range(60):
+            store.write((b"k%d" % number, b"v" * 100))
+        store.log.roll()
+        job = store.cleaner.plan(store.log, 60)
+        assert job is not None
+        outcomes = process.run(job, lambda done, total: None)
+        next(outcomes)
+        pid = process.pid
+        outcomes.close()
+        assert store.clean()
+        assert process.pid == pid
+        assert offsets(store.log) == list(range(60))
         store.directory.close()
 
     def test_when_it_is_ended_the_log_is_as_before(self, tmp_path: Path, process: CleanerProcess) -> None:

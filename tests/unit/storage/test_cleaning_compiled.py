@@ -43,7 +43,7 @@ size = path.stat().st_size
 job = CleaningJob("t", str(folder), [CleanableSegment(0, size, 0, 0)], 60_000, 0, 60_000, 1_700_000_000_000,
                   LogConfig(), 1000, {}, 1 << 20)
 began = time.process_time()
-result = run(job, RealDisk())
+*_, result = run(job, RealDisk())
 print(json.dumps({
     "compiled": key_map.__file__.endswith(".so") and record_loops.__file__.endswith(".so"),
     "seconds": time.process_time() - began,

@@ -18,7 +18,7 @@ from ottla.clock import Clock
 from ottla.protocol.errors import ApiError
 from ottla.storage.checkpoints import TopicPartition
 from ottla.storage.cleaning.decisions import Candidate, Cleanability, choose, first_dirty_offset, measure
-from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Progress, Uncleanable, run
+from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Outcomes, Progress, Uncleanable, run
 from ottla.storage.cleaning.state import CleaningState, LastCleaning
 from ottla.storage.cleaning.swap import Swap, remove_cleaned
 from ottla.storage.files import Disk
@@ -31,7 +31,7 @@ RETRY_SECONDS = 60.0
 """After which a log whose compaction failed is tried again; others are not kept waiting for it."""
 
 Blocking = Callable[[], Any]
-RunJob = Callable[[CleaningJob, Progress], CleaningResult]
+RunJob = Callable[[CleaningJob, Progress], Outcomes]
 
 
 class Overtaken(Exception):
@@ -184,10 +184,10 @@ class Cleaner:
         truncations = log.truncations
         key = log.topic, log.partition
         left = [segment.base_offset for segment in job.segments]
+        outcomes = self._run_job(job, state.note_progress)
         try:
-            result: CleaningResult = yield partial(self._run_job, job, state.note_progress)
-            log.swapping = True
-            for cleaned in result.segments:
+            while not isinstance(cleaned := (yield partial(next, outcomes)), CleaningResult):
+                log.swapping = True
                 swap = Swap(self._disk, log, cleaned, truncations)
                 yield swap.promise
                 if not swap.take_place():
@@ -195,18 +195,21 @@ class Cleaner:
                 state.unfinished.append(swap)
                 left = [base for base in left if base not in cleaned.replaces]
                 yield from self._complete(log, swap, state)
+                log.swapping = False
         except (OSError, ApiError, Uncleanable, Overtaken):
+            outcomes.close()
             if left and log.failure is None:
                 yield partial(self._remove_rests, log, left)
             raise
         if self._directory.logs.get(key) is log:
-            self._directory.cleaned_offsets[key] = result.cleaned_to
+            self._directory.cleaned_offsets[key] = cleaned.cleaned_to
             yield self._directory.checkpoint_cleaned
-        return result
+        return cleaned
 
     def _check_room(self, job: CleaningJob) -> None:
-        """The old segments and the new ones are on the disk together for a while."""
-        needed = sum(segment.size for segment in job.segments)
+        """A new segment and those it replaces are on the disk together for a while."""
+        largest = max(job.config.segment_bytes, *(segment.size for segment in job.segments))
+        needed = min(sum(segment.size for segment in job.segments), largest)
         room = self.room()
         if room is not None and needed > room:
             raise OSError(

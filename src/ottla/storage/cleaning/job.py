@@ -11,7 +11,7 @@ therefore run anywhere, in another process for choice, and be abandoned at any m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,9 @@ class CleaningResult:
 Progress = Callable[[int, int], None]
 """Bytes read so far, and in all."""
 
+Outcomes = Generator[CleanedSegment | CleaningResult, None, None]
+"""Each new segment when it is whole, and the result at the end."""
+
 
 def run(
     job: CleaningJob,
@@ -133,9 +136,12 @@ def run(
     throttle: Throttle | None = None,
     rules: Callable[[], BatchRules] = PlainRules,
     progress: Progress | None = None,
-) -> CleaningResult:
-    """Do the pass. Uncleanable when a batch cannot be read, OSError when the disk fails."""
-    return _Pass(job, disk, throttle or Throttle(job.bytes_per_second), rules, progress).run()
+) -> Outcomes:
+    """Do the pass as far as the caller goes along: a new segment may be swapped in before the next is begun.
+
+    Uncleanable when a batch cannot be read, OSError when the disk fails.
+    """
+    yield from _Pass(job, disk, throttle or Throttle(job.bytes_per_second), rules, progress).run()
 
 
 class _NewSegment:
@@ -225,7 +231,7 @@ class _Pass:
         ]
         self._to_read = sum(segment.size for segment in [*job.segments, *self._dirty])
 
-    def run(self) -> CleaningResult:
+    def run(self) -> Outcomes:
         result, keys = self._result, self._keys
         self._note_keys()
         result.cleaned_to, result.keys = keys.end, keys.size
@@ -237,15 +243,17 @@ class _Pass:
         for segment, end in zip(wanted, ends, strict=False):
             if new is not None and not joins(new.written, segment, end, self._job.config):
                 result.segments.append(new.finish())
+                yield result.segments[-1]
                 new = None
             if new is None:
                 new = _NewSegment(self._job, self._disk, self._throttle, segment.base_offset)
             self._clean(segment, new, rules)
         if new is not None:
             result.segments.append(new.finish())
+            yield result.segments[-1]
         result.bytes_before = sum(segment.size for segment in wanted)
         result.bytes_after = sum(segment.size for segment in result.segments)
-        return result
+        yield result
 
     # -- the first half: keys ------------------------------------------------------------------------
 

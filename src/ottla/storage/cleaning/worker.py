@@ -7,20 +7,33 @@ with lower priority, and ends with the broker however that ends: then its input 
 
     job as JSON           ->
                           <-  progress BYTES TOTAL
+                          <-  segment {cleaned}
+    go | stop             ->
                           <-  done {result}  |  uncleanable REASON  |  failed ERRNO REASON
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
-from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Progress, Uncleanable, run
+from ottla.storage.cleaning.job import (
+    CleanedSegment,
+    CleaningJob,
+    CleaningResult,
+    Outcomes,
+    Progress,
+    Uncleanable,
+    run,
+)
 from ottla.storage.files import RealDisk
 
 _NICENESS = 5
@@ -41,7 +54,7 @@ class CleanerProcess:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def run(self, job: CleaningJob, progress: Progress) -> CleaningResult:
+    def run(self, job: CleaningJob, progress: Progress) -> Outcomes:
         """Have the job done. Uncleanable and OSError as if it had been done here."""
         process = self._started()
         assert process.stdin is not None
@@ -54,8 +67,16 @@ class CleanerProcess:
                 if kind == "progress":
                     done, total = rest.split()
                     progress(int(done), int(total))
+                elif kind == "segment":
+                    try:
+                        yield CleanedSegment(**json.loads(rest))
+                    except GeneratorExit:
+                        self._tell(process, "stop")
+                        raise
+                    self._tell(process, "go")
                 elif kind == "done":
-                    return CleaningResult.decode(rest)
+                    yield CleaningResult.decode(rest)
+                    return
                 elif kind == "uncleanable":
                     raise Uncleanable(rest)
                 elif kind == "failed":
@@ -65,6 +86,14 @@ class CleanerProcess:
             pass  # told below, with how it ended
         code = process.wait()
         raise OSError(errno.EIO, f"the process that compacts {job.name} ended with status {code}")
+
+    def _tell(self, process: subprocess.Popen[str], word: str) -> None:
+        assert process.stdin is not None
+        with suppress(
+            BrokenPipeError, ValueError
+        ):  # it has ended, which the next line read from it will tell
+            process.stdin.write(word + "\n")
+            process.stdin.flush()
 
     def _started(self) -> subprocess.Popen[str]:
         with self._lock:
@@ -129,15 +158,19 @@ def main() -> None:
                 _say(f"progress {done} {total}")
 
         try:
-            result = run(CleaningJob.decode(text), disk, progress=report)
+            for outcome in run(CleaningJob.decode(text), disk, progress=report):
+                if isinstance(outcome, CleaningResult):
+                    _say(f"done {outcome.encode()}")
+                    break
+                _say(f"segment {json.dumps(asdict(outcome))}")
+                if sys.stdin.readline() != "go\n":
+                    break
         except Uncleanable as problem:
             _say(f"uncleanable {_one_line(problem)}")
         except OSError as problem:
             _say(f"failed {problem.errno or errno.EIO} {_one_line(problem)}")
         except MemoryError:
             _say(f"failed {errno.ENOMEM} no memory for log.cleaner.dedupe.buffer.size bytes of keys")
-        else:
-            _say(f"done {result.encode()}")
 
 
 def _one_line(problem: Exception) -> str:
