@@ -24,9 +24,16 @@ from bench.peers.kafka import answers, free_port, kafka_peer  # noqa: E402
 
 from differential.compare import Sides  # noqa: E402
 
+GROUPS_DO_NOT_WAIT = {"group.initial.rebalance.delay.ms": "0"}
+"""For more members before their first rebalance: there are none in a script."""
+
 # Kafka is started with these by bench/peers, so that one broker can hold its internal topics; a broker says
 # of each setting where it comes from, so Ottla is told the same.
-SAME_SETTINGS = {"default.replication.factor": "1", "node.id": "1"}
+SAME_SETTINGS = {
+    "default.replication.factor": "1",
+    "node.id": "1",
+    **GROUPS_DO_NOT_WAIT,
+}
 START_DEADLINE = 30.0
 
 
@@ -80,5 +87,5 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
 
 @contextmanager
 def _kafka() -> Iterator[str]:
-    with kafka_peer() as peer:
+    with kafka_peer(GROUPS_DO_NOT_WAIT) as peer:
         yield peer.bootstrap

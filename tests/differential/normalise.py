@@ -43,6 +43,11 @@ _SETS: dict[str, tuple[str, ...]] = {
     "OffsetForLeaderEpochResponse.topics": ("topic",),
     "OffsetForLeaderTopicResult.partitions": ("partition",),
     "ApiVersionsResponse.api_keys": ("api_key",),
+    "DescribeGroupsResponse.groups": ("group_id",),
+    "DeleteGroupsResponse.results": ("group_id",),
+    "OffsetFetchResponse.topics": ("name",),
+    "OffsetFetchResponseGroup.topics": ("name", "topic_id"),
+    "OffsetCommitResponse.topics": ("name", "topic_id"),
 }
 
 

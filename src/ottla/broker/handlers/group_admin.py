@@ -72,7 +72,8 @@ def describe_groups(
     def question(group_id: str) -> Question:
         def command(groups: Groups, reply: Reply, effects: Effects) -> None:
             described = _described(group_id, groups.get(group_id), context.version)
-            described.authorized_operations = operations
+            if not described.error_code:
+                described.authorized_operations = operations
             effects.answer(reply, described)
 
         return Question(
