@@ -46,6 +46,7 @@ from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validat
 from ottla.coordinator.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.replication.replicas import Replicas
 from ottla.replication.waiting_room import WaitingRoom
+from ottla.storage.checkpoints import META
 from ottla.storage.files import Disk, RealDisk
 from ottla.storage.log_directory import LogDirectory
 
@@ -173,6 +174,14 @@ class Broker:
         """Refuse the data of another cluster or broker: its logs would be taken for strays and deleted."""
         ours = {"cluster.id": cluster_id, "node.id": str(self.node_id)}
         found = self.directory.read_meta()
+        topics = self.controller.image.topics
+        unclaimed = [log.name for log in self.directory.logs.values() if log.size and log.topic not in topics]
+        if not found and unclaimed:
+            raise WrongFolder(
+                f"the data folder {self.directory.path} holds {len(unclaimed)} logs of topics that nobody "
+                f"knows, among them {unclaimed[0]}; use another folder, or put back the {META} and the "
+                f"{REGISTRY_FILE} that go with them"
+            )
         for key, value in ours.items():
             if found.get(key, value) != value:
                 raise WrongFolder(
