@@ -32,9 +32,11 @@ class OldClient:
         self.generation = -1
         self.owned: set[int] = set()
         self.waiting: list[Any] = []
+        self.synced = False
 
     def join(self) -> Any:
         """Send JoinGroup; the answer may come later, in `waiting`."""
+        self.synced = False
         owned = [] if self.eager else [TopicPartition(topic=self.topic, partitions=sorted(self.owned))]
         subscription = ConsumerProtocolSubscription(
             topics=[self.topic], owned_partitions=owned, generation_id=self.generation
@@ -49,7 +51,7 @@ class OldClient:
             protocols=[JoinGroupRequestProtocol(name="range", metadata=write_subscription(subscription))],
         )
         caller = Caller("old", "/127.0.0.1", 3)
-        new_id = f"old-{id(self)}-{len(self.world.log)}"
+        new_id = f"old-{len(self.world.log)}"
         self.waiting = self.world.run(
             lambda groups, reply, effects: groups.join(request, new_id, caller, reply, effects)
         )
@@ -78,6 +80,7 @@ class OldClient:
         assert answer.error_code == 0
         assigned = read_assignment(answer.assignment).assigned_partitions
         self.owned = {index for each in assigned for index in each.partitions}
+        self.synced = True
 
     def heartbeat(self) -> ErrorCode:
         request = HeartbeatRequest(

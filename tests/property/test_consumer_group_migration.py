@@ -27,7 +27,6 @@ class Story:
         self.world.topic("t", PARTITIONS)
         self.old: list[OldClient] = [classic_group(self.world, eager=self.rng.random() < 0.5)]
         self.new: list[Client] = [Client(self.world, "m0", "t")]
-        self._synced: set[int] = {id(self.old[0])}
         self._named = 0
 
     def step(self) -> None:
@@ -82,16 +81,14 @@ class Story:
 
     def _act(self, client: OldClient) -> None:
         """Fetch the share after a JoinGroup, else send a heartbeat and join again when told to."""
-        if id(client) not in self._synced:
+        if not client.synced:
             client.sync()
-            self._synced.add(id(client))
         elif client.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS:
             self._rejoin(client)
 
     def _rejoin(self, client: OldClient) -> None:
         if client.eager:
             client.owned = set()
-        self._synced.discard(id(client))
         try:
             client.join()
         except ApiError as error:
@@ -144,7 +141,7 @@ class Story:
                 self.old_acts()
             self.check()
             self.world.advance(500)
-        while not all(id(client) in self._synced for client in self.old):
+        while not all(client.synced for client in self.old):
             self.old_acts()
         assert self.world.group.state_name == "Stable", self.world.group.members
         readers = [{index for _, index in client.owned} for client in self.new]
