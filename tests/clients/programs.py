@@ -41,6 +41,25 @@ _RECORDS = (
     "delete records",
 )
 _READING = ("consume from every kind of offset", "wait for a record", "broker timestamps")
+_GROUP_CHECKS = (
+    "share a topic",
+    "keep commits over a restart",
+    "read partitions that are added",
+    "list and describe groups",
+    "list, alter and delete offsets",
+    "remove members and delete a group",
+)
+
+
+def _in_groups(*checks: str, protocols: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{check}, {protocol}" for check in checks for protocol in protocols)
+
+
+_GROUPS = (
+    *_in_groups(*_GROUP_CHECKS, protocols=("classic", "consumer")),
+    "share a topic, cooperative",
+)
+_JAVA_GROUPS = (*_GROUPS, *_in_groups("static members come back", protocols=("classic", "consumer")))
 
 
 def _produced_with(*codecs: str) -> tuple[str, ...]:
@@ -90,7 +109,18 @@ def _java(version: str) -> list[str]:
         f"org.apache.kafka:kafka-clients:{version}",
         "org.slf4j:slf4j-nop:1.7.36",
     )
-    return ["java", "-Xmx512m", "-cp", f"{jars}/*", str(HERE / "java" / "Conformance.java")]
+    require("javac")
+    sources = [HERE / "java" / name for name in ("Conformance.java", "Groups.java")]
+    classes = CACHE / f"java-{version}"
+    made = classes / "Conformance.class"
+    if not made.exists() or made.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        classes.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)],
+            check=True,
+            timeout=BUILD_SECONDS,
+        )
+    return ["java", "-Xmx512m", "-cp", f"{classes}:{jars}/*", "Conformance"]
 
 
 def _go(folder: str) -> list[str]:
@@ -131,19 +161,32 @@ def _build(command: list[str], folder: Path) -> None:
 
 
 PROGRAMS = (
-    Program("java-3.9", _EVERYTHING, lambda: _java("3.9.1")),
-    Program("java-4.3", _EVERYTHING, lambda: _java("4.3.1")),
-    Program("franz-go", _EVERYTHING, lambda: _go("franz_go")),
+    Program("java-3.9", (*_EVERYTHING, *_JAVA_GROUPS), lambda: _java("3.9.1")),
+    Program("java-4.3", (*_EVERYTHING, *_JAVA_GROUPS), lambda: _java("4.3.1")),
+    Program("franz-go", (*_EVERYTHING, *_GROUPS), lambda: _go("franz_go")),
     Program(
         "sarama",
         # It has no call for the offset of the largest timestamp, nor for producers.
-        (*_ADMIN, "describe log dirs", *_ALL_CODECS, *_RECORDS, *_READING),
+        (
+            *_ADMIN,
+            "describe log dirs",
+            *_ALL_CODECS,
+            *_RECORDS,
+            *_READING,
+            *_in_groups(*_GROUP_CHECKS, protocols=("classic",)),
+        ),
         lambda: _go("sarama"),
     ),
     Program(
         "kafkajs",
         # It reads only as a member of a group, and compresses lz4 only with a native module.
-        (*_ADMIN, *_produced_with("none", "gzip", "snappy", "zstd"), *_RECORDS, "list offsets"),
+        (
+            *_ADMIN,
+            *_produced_with("none", "gzip", "snappy", "zstd"),
+            *_RECORDS,
+            "list offsets",
+            *_in_groups(*_GROUP_CHECKS, protocols=("classic",)),
+        ),
         lambda: ["node", str(HERE / "kafkajs" / "conformance.js")],
         lambda: {"NODE_PATH": str(_node_modules()), "KAFKAJS_NO_PARTITIONER_WARNING": "1"},
     ),

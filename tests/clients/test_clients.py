@@ -41,7 +41,7 @@ def test_no_check_of_a_program_is_overlooked(program: Program, results: Callable
 def test_what_kafkajs_writes_another_client_reads(
     results: Callable[[Program], Results], bootstrap: str
 ) -> None:
-    """kafkajs reads only in groups, so its records are read here."""
+    """It has read its own records back; here they are read without its own reader."""
     written = [result for result in results(KAFKAJS).values() if "topic" in result]
     assert len(written) == 15
     for result in written:

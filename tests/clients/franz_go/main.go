@@ -1,7 +1,8 @@
 // What a broker owes franz-go, checked with the client's public interface alone.
 //
 // Run as `conformance BOOTSTRAP PREFIX`. Prints one line of JSON for each check:
-// {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. Consumes by assignment only.
+// {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. What is here consumes
+// by assignment; groups are in groups.go.
 package main
 
 import (
@@ -63,6 +64,7 @@ func main() {
 	check("describe producers", describeProducers)
 	check("wait for a record", waitForRecord)
 	check("broker timestamps", brokerTimestamps)
+	checkGroups()
 }
 
 func check(name string, run func()) {

@@ -1,7 +1,8 @@
 // What a broker owes the Java client, checked with the client's public interface alone.
 //
-// Run as `java -cp <jars of kafka-clients> Conformance.java BOOTSTRAP PREFIX`. Prints one line of JSON for each
-// check: {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. Consumes by assignment only.
+// Compiled together with Groups.java and run as `Conformance BOOTSTRAP PREFIX`. Prints one line of JSON for each
+// check: {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. What is here consumes by
+// assignment; groups are in Groups.java.
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -92,6 +93,7 @@ public class Conformance {
         check("describe producers", Conformance::describeProducers);
         check("wait for a record", Conformance::waitForRecord);
         check("broker timestamps", Conformance::brokerTimestamps);
+        Groups.check();
         admin.close(Duration.ofSeconds(5));
     }
 
@@ -101,7 +103,8 @@ public class Conformance {
             check.run();
         } catch (Throwable failure) {
             detail = failure + " at " + Arrays.stream(failure.getStackTrace())
-                .filter(frame -> frame.getClassName().startsWith("Conformance")).findFirst().orElse(null);
+                .filter(frame -> frame.getClassName().matches("(Conformance|Groups).*")
+                    && !frame.getMethodName().matches("equal|await|fails")).findFirst().orElse(null);
         }
         System.out.println("{\"check\": " + quoted(name) + ", \"ok\": " + (detail == null)
             + (detail == null ? "" : ", \"detail\": " + quoted(detail)) + "}");

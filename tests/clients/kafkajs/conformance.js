@@ -1,9 +1,9 @@
 // What a broker owes kafkajs, checked with the client's public interface alone.
 //
 // Run as `node conformance.js BOOTSTRAP PREFIX`. Prints one line of JSON for each check:
-// {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. A check that writes records adds
-// the topic and what must be read from it. kafkajs can read only as a member of a group, so the caller reads
-// the records with another client.
+// {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. A check that writes records reads
+// them again as the only member of a group, since kafkajs reads in no other way, and adds the topic and what must
+// be in it, so that the caller can read it with another client. What groups owe is in groups.js.
 'use strict'
 
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = require('kafkajs')
@@ -14,6 +14,8 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   compress: async encoder => Buffer.from(zstd.compress(encoder.buffer, 3)),
   decompress: async buffer => Buffer.from(zstd.decompress(buffer)),
 })
+
+const { checkGroups, readBack } = require('./groups')
 
 const [bootstrap, prefix] = process.argv.slice(2)
 const DEADLINE_MS = 30_000
@@ -48,6 +50,7 @@ async function main() {
   await check('headers, nulls and timestamps', shapes)
   await check('list offsets', listOffsets)
   await check('delete records', deleteRecords)
+  await checkGroups({ admin, check, create, equal, fails, kafka, numbered, send, until })
   await admin.disconnect()
 }
 
@@ -156,6 +159,8 @@ async function sizes() {
   const topic = await create(1)
   const messages = [0, 1, 2, 100, 1_000, 10_000, 100_000, 1_000_000].map(n => ({ value: 'x'.repeat(n) }))
   for (const message of messages) await send({}, { topic, messages: [message] })
+  const read = await readBack(kafka, topic, messages.length)
+  equal(read.map(m => m.value.length), messages.map(m => m.value.length))
   return { topic, sizes: messages.map(m => m.value.length) }
 }
 
@@ -175,7 +180,9 @@ async function shapes() {
     { key: null, value: null, timestamp },
   ]
   await send({}, { topic, messages })
-  return { ...wrote(topic, messages), timestamp: Number(timestamp), headers: [['one', '1'], ['one', '2'], ['größe', '✓']] }
+  const [rich] = await readBack(kafka, topic, messages.length)
+  equal([rich.timestamp, rich.headers.one.map(String), String(rich.headers.größe)], [timestamp, ['1', '2'], '✓'])
+  return { ...(await wrote(topic, messages)), timestamp: Number(timestamp), headers: [['one', '1'], ['one', '2'], ['größe', '✓']] }
 }
 
 async function listOffsets() {
@@ -236,8 +243,12 @@ function numbered(count) {
   return Array.from({ length: count }, (_, i) => ({ key: `key-${i}`, value: 'value-'.repeat(20) + i }))
 }
 
-function wrote(topic, messages) {
-  return { topic, records: messages.map(({ key, value }) => [key === undefined ? null : key, value]) }
+async function wrote(topic, messages) {
+  const records = messages.map(({ key, value }) => [key === undefined ? null : key, value])
+  const read = await readBack(kafka, topic, messages.length)
+  const text = buffer => buffer && String(buffer)
+  equal(read.map(({ key, value }) => [text(key), text(value)]), records)
+  return { topic, records }
 }
 
 async function refused(type, topic) {

@@ -1,7 +1,8 @@
 // What a broker owes sarama, checked with the client's public interface alone.
 //
 // Run as `conformance BOOTSTRAP PREFIX`. Prints one line of JSON for each check:
-// {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. Consumes by assignment only.
+// {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. What is here consumes
+// by assignment; groups are in groups.go.
 package main
 
 import (
@@ -60,6 +61,7 @@ func main() {
 	check("delete records", deleteRecords)
 	check("wait for a record", waitForRecord)
 	check("broker timestamps", brokerTimestamps)
+	checkGroups()
 }
 
 func check(name string, run func()) {
