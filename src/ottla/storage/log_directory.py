@@ -24,7 +24,9 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED_OFFSETS,
+    COMPACTED,
     HIGH_WATERMARKS,
+    LEADER_EPOCHS,
     LOG_STARTS,
     META,
     PARTITION_METADATA,
@@ -57,7 +59,8 @@ LOCK_FILE = ".lock"
 BOOT_ID_FILE = ".boot-id"
 _DELETE_SUFFIX = "-delete"
 _DELETED_FOLDER = re.compile(r".+-\d+\.[0-9a-f]{32}" + _DELETE_SUFFIX)
-_LOG_FILE = re.compile(r"\d{20}\.(log|index|timeindex|snapshot)(\..+)?")
+_LOG_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)(\..+)?")
+_NAMED_FILES = (PARTITION_METADATA, LEADER_EPOCHS, COMPACTED)
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 _NO_TOPIC_ID = bytes(16)
 _CLOSERS = 32
@@ -411,8 +414,8 @@ class LogDirectory:
     def _is_ours(self, folder: Path) -> bool:
         """Whether a folder with the name of a partition is one. Others may keep their things beside ours."""
         names = self._disk.list(folder)
-        # The first file of a new partition may still have its temporary name.
-        return not names or any(n.startswith(PARTITION_METADATA) or _LOG_FILE.fullmatch(n) for n in names)
+        # Files may still have their temporary name, and a loss of power keeps any of them.
+        return not names or any(n.startswith(_NAMED_FILES) or _LOG_FILE.fullmatch(n) for n in names)
 
     def _write_topic_id(self, folder: Path, topic_id: bytes) -> None:
         self._disk.replace(folder / PARTITION_METADATA, encode_partition_metadata(topic_id), sync=False)

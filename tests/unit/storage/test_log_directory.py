@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.clock import ManualClock, SystemClock
-from ottla.storage.checkpoints import PARTITION_METADATA
+from ottla.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from ottla.storage.files import TEMPORARY_SUFFIX, RealDisk
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -364,7 +364,9 @@ def test_a_partition_is_not_made_in_somebody_elses_folder() -> None:
     assert store.disk.read(theirs) == b"years of work"
 
 
-@pytest.mark.parametrize("names", [[], [f"{PARTITION_METADATA}.1{TEMPORARY_SUFFIX}"], [PARTITION_METADATA]])
+@pytest.mark.parametrize(
+    "names", [[], [f"{PARTITION_METADATA}.1{TEMPORARY_SUFFIX}"], [PARTITION_METADATA], [LEADER_EPOCHS]]
+)
 def test_a_folder_that_was_just_made_when_the_broker_died_is_a_partition(names: list[str]) -> None:
     store = Store()
     store.disk.make_folder(ROOT / "new-0")
