@@ -174,9 +174,26 @@ class Loader:
                 Segment.create(self._disk, self._folder, self._log_start, self._open_segments, self._now)
             )
             return
+        self._remove_failed_rolls()
         if self._report.clean:
             for segment in self._segments:
                 self._rebuild_missing_indexes(segment)
+
+    def _remove_failed_rolls(self) -> None:
+        """An empty segment that begins within the one before it comes of a roll that the disk cut short.
+
+        Who looks for an offset behind its beginning would look into it, and miss what the other one holds.
+        """
+        for number in range(len(self._segments) - 2, 0, -1):
+            empty = self._segments[number]
+            if empty.size:
+                continue
+            before = next((each for each in reversed(self._segments[:number]) if each.size), None)
+            try:
+                if before is not None and self._end_of(before) > empty.base_offset:
+                    self._remove_segment(empty)
+            except Damaged as damage:
+                raise _offline(before or empty, damage) from damage
 
     def _rebuild_missing_indexes(self, segment: Segment) -> None:
         wanted = [file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]

@@ -348,3 +348,16 @@ def test_damage_that_retention_comes_across_takes_the_partition_offline() -> Non
     with pytest.raises(ApiError, match="no batch header at byte 0"):
         log.apply_retention(log.end_offset)
     assert log.failure is not None
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_a_failed_roll_left_in_the_middle_hides_no_record(clean: bool) -> None:
+    store = Store(segment_bytes=500)
+    for _ in range(5):
+        store.log.append(batch(3), 0)
+    last_of_first = store.log.segments[1].base_offset - 1
+    store.disk.open(store.folder / f"{last_of_first:020d}.log", create=True)
+    log = store.reopen() if clean else store.crash()
+    assert log.failure is None
+    assert offsets(log) == list(range(15))
+    assert offsets(log, start=last_of_first) == list(range(last_of_first, 15))
