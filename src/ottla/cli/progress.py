@@ -6,13 +6,21 @@ never see it.
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import time
 
 from ottla.cli.output import count_text, seconds_text, size_text
 
 _EVERY = 0.1
+
+
+def _columns() -> int:
+    """The width of the terminal that stderr is, whatever the environment says about another one."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:
+        return 80
 
 
 class Meter:
@@ -38,7 +46,7 @@ class Meter:
         now = time.monotonic()
         if now - self._shown_at >= _EVERY:
             self._shown_at = now
-            line = f"{self.summary()}, {self._rate()}"[: shutil.get_terminal_size().columns - 1]
+            line = f"{self.summary()}, {self._rate()}"[: _columns() - 1]
             sys.stderr.write(f"\r\x1b[2K\x1b[2m{line}\x1b[0m")
             sys.stderr.flush()
             self._on_screen = True
