@@ -22,7 +22,7 @@ from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, Des
 pytestmark = pytest.mark.slow
 
 DEFAULT = 5
-OWN_KEYS = {"max.partitions", "max.decompressed.message.bytes"}
+OWN_KEYS = {"log.dir.min.free.bytes", "max.decompressed.message.bytes", "max.partitions"}
 OWN_DEFAULTS = {"node.id", "log.dir", "max.connections", "max.connections.per.ip", "queued.max.request.bytes"}
 
 
