@@ -3,9 +3,10 @@
 
     python -m bench [--quick] [--only NAME]... [--json FILE] [--without-kafka | --calibrate] [--data DIR]
 
-The whole run takes about eight minutes, `--quick` about two. `--calibrate` puts Kafka on both sides: every
-ratio should then be 1, and how far it is from 1 is what this machine's noise is worth today. Exit code 1 when
-a budget is missed, 2 when something could not be measured. docs/benchmarks.md says what the lines mean.
+The whole run takes about a quarter of an hour, `--quick` about four minutes. `--calibrate` puts Kafka on both
+sides: every ratio should then be 1, and how far it is from 1 is what this machine's noise is worth today.
+Exit code 1 when a budget is missed, 2 when something could not be measured. docs/benchmarks.md says what the
+lines mean.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if not __package__:  # run as a script: `python bench/run.py`
 
 from confluent_kafka import KafkaException
 
-from bench import cleaner
+from bench import cleaner, groups
 from bench.measure import BULKS, Bench
 from bench.peers.kafka import VERSION, classpath
 from bench.peers.maven import PeerMissing
@@ -39,7 +40,15 @@ from bench.table import Line, lines, render
 
 Start = Callable[[Path], AbstractContextManager[Side]]
 
-MEASURES = ["start-up", "idle", "single", "end-to-end", *(f"bulk-{b.name}" for b in BULKS), "cleaner"]
+MEASURES = [
+    "start-up",
+    "idle",
+    "single",
+    "end-to-end",
+    *(f"bulk-{b.name}" for b in BULKS),
+    "cleaner",
+    "groups",
+]
 
 
 def _arguments() -> argparse.Namespace:
@@ -118,6 +127,15 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line],
     if "cleaner" in wanted and not arguments.calibrate:
         load = cleaner.Load(300, 700_000, 500, 5) if quick else cleaner.Load()
         table += cleaner.measure(load, folder, with_kafka=not arguments.without_kafka, say=_say)
+    if "groups" in wanted and not arguments.calibrate:
+        table += groups.measure(
+            folder,
+            rounds=1 if quick else 3,
+            large_rounds=1 if quick else 2,
+            with_kafka=not arguments.without_kafka,
+            noise=bench.noise,
+            say=_say,
+        )
     if arguments.calibrate:
         table = [replace(line, budget=None) for line in table]
     return bench, table, (ours, theirs)
