@@ -35,6 +35,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from ottla.protocol.messages.explain_group import ExplainGroupRequest, ExplainGroupResponse
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -145,6 +146,7 @@ _ALL = (
     _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     _api(DescribeLogStateRequest, DescribeLogStateResponse),
     _api(CompactLogsRequest, CompactLogsResponse),
+    _api(ExplainGroupRequest, ExplainGroupResponse),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _ALL}

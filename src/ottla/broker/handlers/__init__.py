@@ -11,6 +11,7 @@ from ottla.broker.handlers.configs import alter_configs, describe_configs, incre
 from ottla.broker.handlers.consumer_groups import consumer_group_describe, consumer_group_heartbeat
 from ottla.broker.handlers.delete_records import delete_records
 from ottla.broker.handlers.describe_producers import describe_producers
+from ottla.broker.handlers.explain import explain_group
 from ottla.broker.handlers.fetch import fetch
 from ottla.broker.handlers.find_coordinator import find_coordinator
 from ottla.broker.handlers.group_admin import delete_groups, describe_groups, list_groups
@@ -63,6 +64,7 @@ HANDLERS: dict[int, Handler] = {
     75: describe_topic_partitions,
     1000: describe_log_state,
     1001: compact_logs,
+    1002: explain_group,
 }
 
 
