@@ -55,7 +55,9 @@ class Consumer:
         max_wait: float = 0.5,
         timeout: float = 30.0,
         notice: Callable[[str], None] = lambda text: None,
+        between: Callable[[], None] = lambda: None,
     ) -> None:
+        """`between` is called before each round of fetches, when all records so far have been taken."""
         self.wire = wire
         self.topic = topic
         self.positions = dict(start)
@@ -67,6 +69,7 @@ class Consumer:
         self.max_wait = max_wait
         self.timeout = timeout
         self.notice = notice
+        self.between = between
         self._metadata: MetadataResponseTopic | None = None
         self._in_flight: dict[int, Pending] = {}
 
@@ -81,6 +84,7 @@ class Consumer:
         patience = Patience(self.timeout)
         troubled = False
         while self._unfinished():
+            self.between()
             try:
                 self._send_fetches()
                 for response in self._answers():
@@ -100,6 +104,9 @@ class Consumer:
                     self.notice(f"{error}; trying again for {self.timeout:g} s")
                 self._metadata, troubled = None, True
                 patience.pause(error)
+
+    def done(self, partition: int, next_offset: int) -> None:
+        """For those who read in a group: see GroupConsumer. Without one nobody keeps how far we are."""
 
     def _unfinished(self) -> list[int]:
         if self.stop is None:
