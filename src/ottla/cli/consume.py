@@ -1,11 +1,14 @@
 """`ottla consume`: a topic to stdout.
 
-Reads by assignment, without a group: nothing is committed and nobody else is disturbed. Without --follow it
-reads up to the end as it was when the command started, and ends; with --follow it waits for more.
+Reads by assignment, without a group: nothing is committed and nobody else is disturbed. With --group it is a
+member of that group: it reads its share, from where the group left off, and commits what it has printed.
+Without --follow it reads up to the end as it was when the command started, and ends; with --follow it waits
+for more.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +23,7 @@ from ottla.cli.options import (
     Json,
     Timeout,
     Topic,
+    complete_group,
     connect,
     find_topic,
 )
@@ -30,6 +34,7 @@ from ottla.cli.progress import Meter
 if TYPE_CHECKING:
     from ottla.cli.record_format import Render
     from ottla.client.consume import Consumer
+    from ottla.client.group_consumer import GroupConsumer
     from ottla.client.offsets import Span
     from ottla.client.wire import Wire
 
@@ -51,6 +56,16 @@ def consume(
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", metavar="N", min=0, help="Read this partition only; repeatable."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="GROUP",
+            help="Read as a member of this group, and commit.",
+            autocompletion=complete_group,
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after so many records.")
@@ -80,14 +95,19 @@ def consume(
     """Print the records of a topic.
 
     Ends at the end of the topic as it was at the start; --follow waits for more. --json is --format json:
-    one object per line, which `ottla produce --format json` reads back.
+    one object per line, which `ottla produce --format json` reads back. With --group it goes on where the
+    group left off; --from is for partitions in which the group has not read yet.
     """
     from ottla.cli.record_format import Layout, renderer
     from ottla.client.consume import Consumer, Damaged
+    from ottla.client.group_consumer import GroupConsumer
     from ottla.client.offsets import spans
+    from ottla.protocol.errors import ApiError, ErrorCode
 
     if start is not None and offset is not None:
         raise usage("--from and --offset exclude each other")
+    if group is not None and (offset is not None or partition):
+        raise usage("--group decides which partitions are read from where: no --offset and no --partition")
     committed = isolation is Isolation.committed
     layout = Layout(
         topic=topic,
@@ -103,21 +123,38 @@ def consume(
         known = sorted(p.partition_index for p in find_topic(wire, topic).partitions)
         chosen = _choose(topic, known, partition)
         held = spans(wire, topic, chosen, read_committed=committed)
-        begin = _begin(wire, topic, held, start, offset)
-        consumer = Consumer(
-            wire,
-            topic,
-            begin,
-            None if follow else {p: span.end for p, span in held.items()},
-            read_committed=committed,
-            timeout=timeout,
-            notice=say,
-        )
+        stop = None if follow else {p: span.end for p, span in held.items()}
+        consumer: Consumer | GroupConsumer
+        if group is None:
+            begin = _begin(wire, topic, held, start, offset)
+            consumer = Consumer(
+                wire, topic, begin, stop, read_committed=committed, timeout=timeout, notice=say
+            )
+        else:
+            consumer = GroupConsumer(
+                wire,
+                topic,
+                group,
+                lambda new: _begin(wire, topic, spans(wire, topic, new), start, None),
+                stop=stop,
+                read_committed=committed,
+                timeout=timeout,
+                notice=(lambda text: None) if quiet else say,
+            )
         meter = Meter(visible=not quiet and not sys.stdout.isatty())
         try:
-            _print(consumer, render, count, flush=follow or sys.stdout.isatty(), meter=meter)
+            if isinstance(consumer, GroupConsumer):
+                signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave the group, as for Ctrl-C
+                with consumer:
+                    _print(consumer, render, count, flush=True, meter=meter)
+            else:
+                _print(consumer, render, count, flush=follow or sys.stdout.isatty(), meter=meter)
         except BrokenPipeError:
             leave_quietly()
+        except ApiError as error:
+            if group is None or error.code != ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+                raise
+            raise _other_protocol(group) from None
         except Damaged as error:
             meter.clear()
             raise Failure(str(error), "`ottla log inspect` on the broker's file shows more.") from None
@@ -129,7 +166,9 @@ def consume(
         _close(meter, quiet)
 
 
-def _print(consumer: Consumer, render: Render, count: int | None, *, flush: bool, meter: Meter) -> None:
+def _print(
+    consumer: Consumer | GroupConsumer, render: Render, count: int | None, *, flush: bool, meter: Meter
+) -> None:
     out = sys.stdout.buffer
     records = size = 0
     try:
@@ -143,12 +182,20 @@ def _print(consumer: Consumer, render: Render, count: int | None, *, flush: bool
                 out.write(line)
             if flush:
                 out.flush()
+            consumer.done(partition, chunk[-1].offset + 1)
             meter.update(records, size)
             if records == count:
                 break
     finally:
         meter.records, meter.bytes = records, size
         out.flush()
+
+
+def _other_protocol(group: str) -> Failure:
+    return Failure(
+        f"group {group!r} has members that do not share partitions by range or roundrobin",
+        "This command knows these two only. `ottla group describe` shows who is in the group.",
+    )
 
 
 def _choose(topic: str, known: list[int], wanted: list[int] | None) -> list[int]:

@@ -8,7 +8,10 @@ or the network's; one that does is a bug of ours.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.client.connection import BrokerUnreachable
 
 OK = 0
 FAILED = 1
@@ -42,17 +45,24 @@ def as_failure(error: Exception) -> Failure | None:
         return _bad_command_line(error)
     if "ottla.client.connection" not in sys.modules:
         return None  # nothing spoke to a broker, so it is none of the errors below, whose modules cost time
-    from ottla.client.connection import BrokerUnreachable, ConnectionLost, UnsupportedByBroker
+    from ottla.client.connection import BrokerUnreachable, UnsupportedByBroker
     from ottla.protocol.errors import ApiError
 
     if isinstance(error, BrokerUnreachable):
-        what = "lost the broker at" if isinstance(error, ConnectionLost) else "cannot reach the broker at"
-        return Failure(f"{what} {error.address}: {error.reason}", error.advice, code=UNREACHABLE)
+        return unreachable(error)
     if isinstance(error, UnsupportedByBroker):
         return Failure(str(error), VERSIONS_ADVICE)
     if isinstance(error, ApiError):
         return Failure(f"{_sentence(error.message)} ({error.code.name})")
     return None
+
+
+def unreachable(error: BrokerUnreachable) -> Failure:
+    """What a person should read when there is no broker."""
+    from ottla.client.connection import ConnectionLost
+
+    what = "lost the broker at" if isinstance(error, ConnectionLost) else "cannot reach the broker at"
+    return Failure(f"{what} {error.address}: {error.reason}", error.advice, code=UNREACHABLE)
 
 
 def report(failure: Failure) -> None:

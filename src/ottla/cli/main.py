@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ottla import __version__
-from ottla.cli import consume, failure, log, produce, serve, topic
+from ottla.cli import consume, failure, group, log, produce, serve, topic
 from ottla.cli.options import Json
 from ottla.cli.output import print_json, write
 
@@ -24,6 +24,7 @@ app.command("serve")(serve.serve)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 app.add_typer(log.app, name="log")
 
 

@@ -30,6 +30,22 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted(t.name for t in topics if t.name and t.name.startswith(incomplete) and not t.is_internal)
 
 
+def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of groups for the shell; nothing when no broker answers at once."""
+    from ottla.client.groups import list_groups
+    from ottla.client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
+    from ottla.protocol.errors import ApiError
+
+    try:
+        with Wire(
+            ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, connect_timeout=0.5, request_timeout=0.5
+        ) as wire:
+            groups = list_groups(wire)
+    except (BrokerUnreachable, UnsupportedByBroker, ApiError, ValueError):
+        return []
+    return [group.group_id for group in groups if group.group_id.startswith(incomplete)]
+
+
 Bootstrap = Annotated[
     str,
     typer.Option(
@@ -51,6 +67,13 @@ Topic = Annotated[
 Topics = Annotated[
     list[str],
     typer.Argument(metavar="TOPIC", help="Names of the topics.", autocompletion=complete_topic),
+]
+Group = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Name of the group.", autocompletion=complete_group)
+]
+Groups = Annotated[
+    list[str],
+    typer.Argument(metavar="GROUP", help="Names of the groups.", autocompletion=complete_group),
 ]
 
 

@@ -11,7 +11,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
@@ -31,7 +34,9 @@ def print_json(document: Any, *, one_line: bool = False) -> None:
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
     if sys.stdout.isatty():
-        _rich_table(columns, rows, title)
+        from rich.console import Console
+
+        Console().print(rich_table(columns, rows, title))
     else:
         write(plain_table(columns, rows))
 
@@ -57,9 +62,8 @@ def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str
     return "\n".join(lines) + "\n"
 
 
-def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str) -> None:
+def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> Table:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -70,7 +74,7 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
         table.add_column(column.title, justify="right" if column.number else "left", style=column.style)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    return table
 
 
 def say(text: str) -> None:
