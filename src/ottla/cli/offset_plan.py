@@ -57,7 +57,7 @@ def parse_target(text: str, now_ms: int) -> Target:
     if word.isdecimal():
         return Target(offset=int(word))
     try:
-        return Target(moment=parse_moment(word, now_ms))
+        return Target(moment=parse_moment(text, now_ms))
     except ValueError:
         raise ValueError(f"{text!r} is no place to go to; wanted: {WANTED}") from None
 
