@@ -65,6 +65,7 @@ class Connection:
         "_fd",
         "_filled",
         "_frame",
+        "_frame_since",
         "_host",
         "_out",
         "_reading",
@@ -91,6 +92,7 @@ class Connection:
         """True once the server stops: the request under way is answered, no other is read."""
         self._frame: Lease | None = None  # a large frame being received, `_filled` bytes of it are there
         self._filled = 0
+        self._frame_since = 0.0
         self._early = bytearray()  # bytes that came behind a request which is still under way
         self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
         self._answering: Pending | None = None
@@ -112,10 +114,10 @@ class Connection:
         """Its request is with us; the client can do nothing."""
         return self._answering is not None
 
-    @property
-    def stalls(self) -> bool:
-        """It holds memory for a frame that is not complete."""
-        return self._frame is not None
+    def crawls(self, patience: float, least_rate: float) -> bool:
+        """It has held memory for longer than `patience` for a frame of which too few bytes came a second."""
+        age = self._host.now() - self._frame_since
+        return self._frame is not None and age > patience and self._filled < age * least_rate
 
     def close(self, why: str | None = None) -> None:
         if self._closed:
@@ -232,7 +234,7 @@ class Connection:
 
     def _receive(self, lease: Lease, start: memoryview | bytes) -> None:
         lease.view[: len(start)] = start
-        self._frame, self._filled = lease, len(start)
+        self._frame, self._filled, self._frame_since = lease, len(start), self._host.now()
         self._read_on()
 
     def _frame_complete(self) -> None:

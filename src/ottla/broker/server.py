@@ -2,8 +2,7 @@
 
 Limits: `max.connections` in all and `max.connections.per.ip` (with overrides) are checked at the door; idle
 connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame while others
-wait for request memory is closed after ten seconds without a byte, so that a few slow senders cannot starve
-the rest.
+wait for request memory must bring at least 10 KB a second, so that a few slow senders cannot starve the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from ottla.broker.pending import Pending
 logger = logging.getLogger("ottla.server")
 
 _SCRATCH = 64 * 1024
-_STALL_SECONDS = 10.0
+_CRAWL_SECONDS = 10.0
+_CRAWL_BYTES_PER_SECOND = 10_000
 _DRAIN_SECONDS = 5.0
 _ACCEPT_TURN = 64
 """Clients accepted per turn of the loop, so that a storm of them does not stop those already served."""
@@ -189,7 +189,5 @@ class Server:
             if silent > self._limits.idle_seconds:
                 logger.debug("closing %r: idle for %.0f s", connection, silent)
                 connection.close()
-            elif connection.stalls and self.memory.contended and silent > _STALL_SECONDS:
-                connection.close(
-                    f"its frame made no progress for {silent:.0f} s while others wait for memory"
-                )
+            elif self.memory.contended and connection.crawls(_CRAWL_SECONDS, _CRAWL_BYTES_PER_SECOND):
+                connection.close("its frame comes too slowly while others wait for memory")

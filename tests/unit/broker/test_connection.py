@@ -260,6 +260,20 @@ def test_a_client_that_goes_away_while_it_waits_is_noticed() -> None:
     run(scenario)
 
 
+def test_a_frame_that_comes_in_drips_is_told_from_one_that_flows() -> None:
+    async def scenario() -> None:
+        client = Client(echo)
+        assert not client.connection.crawls(0.0, 1.0), "no frame, no crawling"
+        await client.send(frame(b"x" * 200_000)[:50_000])
+        await until(lambda: client.host.memory.lent > 0)
+        assert client.connection.crawls(0.0, least_rate=1e12)
+        assert not client.connection.crawls(0.0, least_rate=0.001)
+        assert not client.connection.crawls(60.0, least_rate=1e12), "it gets some time"
+        client.connection.close()
+
+    run(scenario)
+
+
 def test_draining_answers_the_request_under_way_and_no_other() -> None:
     async def scenario() -> None:
         waiting = Pending()
