@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from conformance.command import LIMIT, Command
 from ottla.client.wire import Wire
@@ -271,3 +272,48 @@ def test_a_watch_into_a_pipe_prints_block_after_block(ottla: Command, topic: str
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=LIMIT)
         assert (process.returncode, err) == (130, b"")
+
+
+def test_groups_of_the_consumer_protocol_are_shown_alike(
+    ottla: Command, make_topic: Callable[..., str], bootstrap: str, group: str, keeps_journal: bool
+) -> None:
+    topic = make_topic(2)
+    ottla.ok("produce", topic, input="a\nb\n")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "client.id": "billing-7",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+
+        def shared() -> dict[str, Any] | None:
+            consumer.poll(0.1)
+            result = ottla("group", "describe", group, "--json")
+            found: dict[str, Any] | None = None if result.code else result.document
+            done = found and found["state"] == "Stable" and found["members"]
+            return found if done and len(found["members"][0]["assigned"]) == 2 else None
+
+        found = _wait(shared, "stable group with both partitions assigned")
+        assert found["type"] == "consumer"
+        (member,) = found["members"]
+        assert (member["client_id"], member["subscribed"]) == ("billing-7", [topic])
+        assert [p["partition"] for p in member["assigned"]] == [0, 1]
+        row = next(line for line in ottla.ok("group", "list").lines if line.split()[0] == group)
+        assert row.split()[:4] == [group, "Stable", "consumer", "1"]
+        refused = ottla("group", "reset-offsets", group, "--topic", topic, "--to", "latest", "--execute")
+        assert refused.code == 1
+        assert "while it has members: it has 1 (billing-7)" in refused.err
+        if keeps_journal:
+            told = ottla.ok("group", "explain", group, "--json").document
+            assert told["rebalances"][-1]["members_after"] == 1
+            assert "a member joined" in told["rebalances"][-1]["causes"][0]
+    finally:
+        consumer.close()
+    ottla.ok("group", "reset-offsets", group, "--topic", topic, "--to", "latest", "--execute")
+    (lag,) = ottla.ok("group", "lag", group, "--json").document
+    assert lag["lag"] == 0
