@@ -26,6 +26,50 @@ def test_following_goes_on_after_a_restart_of_the_broker() -> None:
             assert b"trying again" in following.stderr.read()
 
 
+def test_a_member_of_a_group_goes_on_after_a_restart_and_loses_and_repeats_nothing() -> None:
+    with ottla.testing.broker(topics={"t": 1}) as broker:
+        ottla_command = Command(broker.bootstrap_servers)
+        ottla_command.ok("produce", "t", input="before\n")
+        with ottla_command.start("consume", "t", "--group", "g", "--follow") as following:
+            assert following.stdout is not None
+            assert following.stdout.readline() == b"before\n"
+            _wait_for_commit(ottla_command, 1)
+            broker.restart()
+            ottla_command.ok("produce", "t", input="after\n")
+            assert following.stdout.readline() == b"after\n"
+            following.send_signal(signal.SIGTERM)
+            assert following.stdout.read() == b""
+            assert following.wait(LIMIT) == 130
+        (group,) = ottla_command.ok("group", "list", "--json").document
+        assert (group["state"], group["lag"]) == ("Empty", 0)
+
+
+def test_a_watch_goes_on_after_a_restart_of_the_broker() -> None:
+    with ottla.testing.broker(topics={"t": 1}) as broker:
+        ottla_command = Command(broker.bootstrap_servers)
+        ottla_command.ok("group", "reset-offsets", "g", "--topic", "t", "--to", "latest", "--execute")
+        watch = ("group", "lag", "g", "--watch", "--every", "0.1", "--json")
+        with ottla_command.start(*watch) as watching:
+            assert watching.stdout is not None
+            assert b'"lag": 0' in watching.stdout.readline()
+            broker.restart()
+            ottla_command.ok("produce", "t", input="after\n")
+            deadline = time.monotonic() + LIMIT
+            while b'"lag": 1' not in watching.stdout.readline():
+                assert time.monotonic() < deadline
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(LIMIT) == 130
+
+
+def _wait_for_commit(ottla_command: Command, offset: int) -> None:
+    deadline = time.monotonic() + LIMIT
+    while True:
+        result = ottla_command("group", "lag", "g", "--json")
+        if result.code == 0 and [p["committed"] for p in result.document[0]["partitions"]] == [offset]:
+            return
+        assert time.monotonic() < deadline, result
+
+
 def test_producing_goes_on_after_a_restart_and_writes_every_line_once() -> None:
     with ottla.testing.broker(topics={"t": 1}) as broker:
         ottla_command = Command(broker.bootstrap_servers)

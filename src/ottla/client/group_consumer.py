@@ -50,6 +50,8 @@ REBALANCE_TIMEOUT = 60.0
 HEARTBEAT_INTERVAL = 3.0
 COMMIT_INTERVAL = 1.0
 TOPIC_CHECK_INTERVAL = 10.0
+CLOSE_TIMEOUT = 5.0
+"""Who goes has no time to wait for a broker that is away."""
 
 _LOST = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID))
 """The group went on without us: what we had belongs to others."""
@@ -103,8 +105,14 @@ class Membership:
         self._beat_at = time.monotonic()
         if self._watched is not None and now - self._checked_at >= TOPIC_CHECK_INTERVAL:
             self._checked_at = now
-            if self._count_partitions(self._watched) != self._watched:
+            if self._topics_changed(self._watched):
                 raise Rebalancing
+
+    def _topics_changed(self, watched: dict[str, int]) -> bool:
+        try:
+            return self._count_partitions(watched) != watched
+        except BrokerUnreachable:
+            return False  # not known now; the next look will tell
 
     def leave(self) -> None:
         """Go, so that the others need not wait for the session timeout. Silent if nobody can be told."""
@@ -117,7 +125,7 @@ class Membership:
         )
         try:
             node = coordinator(self.wire, self.group_id)
-            self.wire.call(request, node=node, timeout=min(self.wire.request_timeout, 5.0))
+            self.wire.call(request, node=node, timeout=min(self.wire.request_timeout, CLOSE_TIMEOUT))
         except (BrokerUnreachable, ApiError):
             return  # then the session timeout does it
         finally:
@@ -267,6 +275,7 @@ class GroupConsumer:
     def close(self) -> None:
         """Commit and leave. What was interrupted half-way must not keep the connection from this."""
         self.wire.close()
+        self.wire.request_timeout = min(self.wire.request_timeout, CLOSE_TIMEOUT)
         self._commit_last()
         self.member.leave()
 
