@@ -30,9 +30,7 @@ def test_groups_live_where_kafka_puts_them(group: str, partition: int) -> None:
 
 
 def test_the_hash_is_javas_for_any_text() -> None:
-    assert (
-        partition_of("polygenelubricants", 50) == 0
-    )  # the lowest integer, which has no opposite
+    assert partition_of("polygenelubricants", 50) == 0  # the lowest integer, which has no opposite
     assert partition_of("\U0001f600", 1000) == 1772899 % 1000
 
 

@@ -143,9 +143,7 @@ class ConfluentClient:
         self, topic: str, partition: int, start: Start, *, fetch_bytes: int = FETCH_BYTES
     ) -> Iterator[_Reader]:
         with self._consumer(fetch_bytes) as consumer:
-            consumer.list_topics(
-                topic, timeout=DEADLINE
-            )  # else it waits half a second by itself
+            consumer.list_topics(topic, timeout=DEADLINE)  # else it waits half a second by itself
             offset = {
                 "earliest": OFFSET_BEGINNING,
                 "latest": OFFSET_END,
