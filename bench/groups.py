@@ -12,7 +12,8 @@ time, each with the moment it was sent; how long the oldest record of a partitio
 long the partition went unread. In the large one (100 partitions, 20 members) nothing is produced.
 
 Classic members send heartbeats every half second, since it is at a heartbeat that they learn of a rebalance.
-All else is as it comes; so a new classic group waits three seconds for more members, at both brokers.
+All else is as it comes; so a new classic group waits three seconds for more members, at both brokers. How it
+forms when it waits for nobody (`group.initial.rebalance.delay.ms=0`) is measured too.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,6 +53,7 @@ AS_FAST = 1.1
 CLEARLY_FASTER = 0.6
 """The budget where the broker does."""
 
+AT_ONCE = {"group.initial.rebalance.delay.ms": "0"}
 STAYS_READ = 4.0
 """The budget for partitions that stay where they are: to the longest wait when nothing happens."""
 
@@ -160,9 +163,15 @@ class Figures:
     def note(self, name: str, value: float) -> None:
         self.values.setdefault(name, []).append(value)
 
+    def note_of(self, what: str, name: str, value: float) -> None:
+        self.note(f"{what} {name}", value)
+
     def median(self, name: str) -> float | None:
         values = self.values.get(name)
         return median(values) if values else None
+
+
+Sides = list[tuple[Side, Figures]]
 
 
 def shared(members: Sequence[Member], partitions: int) -> bool:
@@ -257,6 +266,8 @@ def lines(ours: Figures, theirs: Figures) -> list[Line]:
             for what in ("form", "join", "leave"):
                 line(f"Group of {told}, {protocol}: {what}", "s", f"{size} {protocol} {what}", budget)
     for protocol in PROTOCOLS:
+        line(f"Group of 3 that waits for nobody, {protocol}: form", "s", f"at once {protocol} form")
+    for protocol in PROTOCOLS:
         quiet = f"small {protocol} quiet"
         line(f"Longest wait of a record, {protocol}, nothing happens", "ms", quiet)
         for what, told in (("join", "a member joins"), ("leave", "a member leaves")):
@@ -289,36 +300,68 @@ def measure(
 ) -> list[Line]:
     """The lines of the table."""
     ours, theirs = Figures(), Figures()
-    with ExitStack() as running:
-        sides = [(running.enter_context(ottla_side(folder / "groups-0")), ours)]
-        if with_kafka:
-            kafka = kafka_side(folder / "groups-1", f"Kafka {VERSION}")
-            sides.append((running.enter_context(kafka), theirs))
-        for side, _ in sides:  # thrown away: the topic of the offsets is made, and the JVM compiles
-            say(f"groups, a first one at {side.name}")
-            rebalances(side, "eager", 12, 3, reading=True, note=lambda name, value: None)
+    with _both(folder / "groups", {}, ours, theirs, with_kafka) as sides:
+        _warm_up(sides, say)
         before, used = MachineTime.now(), _known_cpu(sides)
         cases = [("small", 12, 3, rounds), ("large", 100, 20, large_rounds)]
         for size, partitions, members, times in cases:
             for protocol in PROTOCOLS:
-                for turn in range(times):
-                    for side, figures in sides if turn % 2 == 0 else sides[::-1]:
-                        say(f"groups of {members}, {protocol}, {side.name}")
-
-                        def note(
-                            name: str, value: float, into: Figures = figures, of: str = f"{size} {protocol}"
-                        ) -> None:
-                            into.note(f"{of} {name}", value)
-
-                        rebalances(side, protocol, partitions, members, reading=size == "small", note=note)
+                for side, figures in _turns(sides, times):
+                    say(f"groups of {members}, {protocol}, {side.name}")
+                    note = partial(figures.note_of, f"{size} {protocol}")
+                    rebalances(side, protocol, partitions, members, reading=size == "small", note=note)
         after = MachineTime.now()
         seconds = after.at - before.at
         noise.shares.append(max(0.0, (after.busy - before.busy - (_known_cpu(sides) - used)) / seconds))
         noise.steal.append((after.steal - before.steal) / seconds)
+    at_once(folder, ours, theirs, rounds=rounds, with_kafka=with_kafka, say=say)
     return lines(ours, theirs)
 
 
-def _known_cpu(sides: Sequence[tuple[Side, Figures]]) -> float:
+def at_once(
+    folder: Path,
+    ours: Figures,
+    theirs: Figures,
+    *,
+    rounds: int,
+    with_kafka: bool,
+    say: Callable[[str], None],
+) -> None:
+    """How long a classic group takes to form at brokers that do not wait for more members."""
+    with _both(folder / "at-once", AT_ONCE, ours, theirs, with_kafka) as sides:
+        _warm_up(sides, say)
+        for protocol in ("eager", "cooperative"):
+            for side, figures in _turns(sides, rounds):
+                say(f"groups that wait for nobody, {protocol}, {side.name}")
+                note = partial(figures.note_of, f"at once {protocol}")
+                rebalances(side, protocol, 12, 3, reading=False, note=note)
+
+
+@contextmanager
+def _both(
+    folder: Path, settings: Mapping[str, str], ours: Figures, theirs: Figures, with_kafka: bool
+) -> Iterator[Sides]:
+    with ExitStack() as running:
+        sides = [(running.enter_context(ottla_side(folder / "0", settings)), ours)]
+        if with_kafka:
+            kafka = kafka_side(folder / "1", f"Kafka {VERSION}", settings)
+            sides.append((running.enter_context(kafka), theirs))
+        yield sides
+
+
+def _warm_up(sides: Sides, say: Callable[[str], None]) -> None:
+    """Thrown away: the topic of the offsets is made, and the JVM compiles."""
+    for side, _ in sides:
+        say(f"groups, a first one at {side.name}")
+        rebalances(side, "eager", 12, 3, reading=True, note=lambda name, value: None)
+
+
+def _turns(sides: Sides, rounds: int) -> Iterator[tuple[Side, Figures]]:
+    for turn in range(rounds):
+        yield from sides if turn % 2 == 0 else sides[::-1]
+
+
+def _known_cpu(sides: Sides) -> float:
     own = resource.getrusage(resource.RUSAGE_SELF)
     return own.ru_utime + own.ru_stime + sum(cpu_seconds(side.pid) for side, _ in sides)
 
