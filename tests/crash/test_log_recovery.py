@@ -19,7 +19,7 @@ import pytest
 
 from ottla.protocol.batches import headers
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage import log as log_module
+from ottla.storage import flushing
 from ottla.storage.files import RealDisk
 from ottla.storage.inspect import inspect_index, inspect_time_index
 from ottla.testing.disk import FaultyDisk, MemoryDisk
@@ -80,7 +80,7 @@ def check(store: Store, at_least: int, context: str) -> None:
 
 @pytest.fixture
 def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "_SNAPSHOT_INTERVAL", 700)
+    monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 700)
 
 
 @pytest.mark.parametrize("seed", range(6))

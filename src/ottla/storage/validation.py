@@ -12,6 +12,8 @@ A batch is opened only where the topic demands it:
 * times are out of range: to tell the producer which records were refused.
 
 `message.timestamp.type=LogAppendTime` changes one bit, the maximum timestamp and the CRC, and opens nothing.
+
+A follower changes nothing, and checks only that the batches came whole and in order (`check_replicated`).
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from ottla.protocol.batches import (
     MAGIC,
     NO_TIMESTAMP,
     BatchHeader,
+    crc_matches,
+    headers,
     read_header,
     stamp,
 )
@@ -146,6 +150,32 @@ def validate_and_stamp(
     if rebuild:
         return _recompressed(records, batches, offset, config, partition)
     return Validated(records if position == end else records[:position], batches, offset)
+
+
+def check_replicated(
+    records: memoryview, end_offset: int, partition: str
+) -> tuple[list[StampedBatch], int, int]:
+    """The whole batches of what a leader sent, the offset behind them, and how many bytes they are.
+
+    `end_offset` is where the follower's log ends. ApiError when a batch is damaged or lies before it.
+    """
+    batches: list[StampedBatch] = []
+    end = end_offset
+    size = 0
+    for position, header in headers(records):
+        if header.magic != MAGIC or not crc_matches(records, position, header):
+            raise ApiError(
+                ErrorCode.CORRUPT_MESSAGE, f"{partition}: the leader sent a damaged batch at offset {end}"
+            )
+        if header.base_offset < end or header.last_offset_delta < 0:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition}: the leader sent offset {header.base_offset} where the log ends at {end}",
+            )
+        batches.append((position, header.base_offset, header))
+        end = header.next_offset
+        size = position + header.size
+    return batches, end, size
 
 
 def _check_header(header: BatchHeader, size: int, config: LogConfig, partition: str) -> None:

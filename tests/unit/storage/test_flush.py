@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage import log as log_module
+from ottla.storage import flushing
+from ottla.storage.log import Log
 from ottla.testing.disk import FaultyDisk, MemoryDisk
 from unit.storage.logs import T0, Store, batch, from_producer, offsets, values
 
@@ -63,7 +64,7 @@ def test_what_was_flushed_survives_a_loss_of_power(seed_count: int = 100) -> Non
         assert values(log) == [b"%04d" % first * 100 for first in firsts(log)], f"seed {seed}"
 
 
-def firsts(log: log_module.Log) -> list[int]:
+def firsts(log: Log) -> list[int]:
     """The base offset of each record's batch: its value was made of it."""
     from ottla.protocol.batches import headers
 
@@ -126,7 +127,7 @@ def test_a_truncation_during_a_flush_wins() -> None:
 
 
 def test_a_checkpoint_flushes_what_a_recovery_would_have_to_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "_SNAPSHOT_INTERVAL", 3000)
+    monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 3000)
     store = Store()
     sequence = 0
     while store.log.size < 10_000:

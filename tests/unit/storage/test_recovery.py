@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage import log as log_module
+from ottla.storage import flushing
 from ottla.storage.inspect import inspect_index
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -200,7 +200,7 @@ class TestCrash:
         assert store.report.scanned_batches == 0
 
     def test_a_snapshot_within_a_segment_shortens_the_scan(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log_module, "_SNAPSHOT_INTERVAL", 500)
+        monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 500)
         store = filled(batches=20, segment_bytes=100_000)
         store.log.flush()
         store.directory.checkpoint()
@@ -213,7 +213,7 @@ class TestCrash:
     def test_index_entries_behind_the_snapshot_are_not_believed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(log_module, "_SNAPSHOT_INTERVAL", 500)
+        monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 500)
         disk = FaultyDisk(MemoryDisk())
         store = filled(disk, batches=20, segment_bytes=100_000)
         store.log.flush()
@@ -233,7 +233,7 @@ class TestCrash:
     def test_a_damaged_index_makes_that_scan_begin_at_the_segment(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(log_module, "_SNAPSHOT_INTERVAL", 500)
+        monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 500)
         store = filled(batches=20, segment_bytes=100_000)
         store.log.flush()
         store.directory.checkpoint()

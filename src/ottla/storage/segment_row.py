@@ -1,0 +1,290 @@
+"""The row of segments that one log is made of: beginning one, finding one, taking some out.
+
+All but the last are sealed; the last, the active one, grows. The row keeps the files of its folder in step
+with what it holds: a new segment comes with a snapshot of the producers, segments that leave are renamed at
+once and removed later, and `folder_dirty` tells the next flush that names have changed.
+
+The log decides when something happens here, holds its lock where that changes the row, and turns an OSError
+into its own error. Only the row can tell which segment a `Damaged` was about: it raises `DamagedSegment`.
+`segments` and `bases` (their base offsets) are changed in place and never replaced by other lists: the log
+appends to and reads from them without asking the row.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from ottla.clock import Clock
+from ottla.storage.cleaning.decisions import CleanableSegment
+from ottla.storage.doomed_files import DoomedFiles
+from ottla.storage.files import Disk, File
+from ottla.storage.open_segments import OpenSegments
+from ottla.storage.producer_state import ProducerStates
+from ottla.storage.replay import restore_producers
+from ottla.storage.results import OffsetAndTime
+from ottla.storage.scan import Damaged, walk
+from ottla.storage.segment import DELETED_SUFFIX, SUFFIXES, Segment, SegmentInfo
+from ottla.storage.snapshots import Snapshots
+from ottla.storage.time_search import first_since, newest
+
+
+class DamagedSegment(Exception):
+    """The segment file at `path` holds what no log would have written."""
+
+    def __init__(self, path: Path, damage: Damaged) -> None:
+        super().__init__(f"{path}: {damage}")
+        self.path = path
+        self.damage = damage
+
+
+@contextmanager
+def _blaming(segment: Segment) -> Iterator[None]:
+    try:
+        yield
+    except Damaged as damage:
+        raise DamagedSegment(segment.path, damage) from damage
+
+
+class Cut(NamedTuple):
+    """Where a row is to end: in which segment, at which of its bytes, and what the end offset is then."""
+
+    slot: int
+    position: int
+    end_offset: int
+
+
+class SegmentRow:
+    """Never empty, except for the moment in which `begin_anew` has taken all out."""
+
+    __slots__ = (
+        "_clock",
+        "_disk",
+        "_folder",
+        "_open_segments",
+        "_sealed_size",
+        "_snapshot_size",
+        "bases",
+        "doomed",
+        "folder_dirty",
+        "segments",
+        "snapshots",
+    )
+
+    def __init__(
+        self,
+        folder: Path,
+        segments: list[Segment],
+        snapshots: Snapshots,
+        *,
+        disk: Disk,
+        clock: Clock,
+        open_segments: OpenSegments,
+    ) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._clock = clock
+        self._open_segments = open_segments
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.snapshots = snapshots
+        self.doomed = DoomedFiles(disk)
+        self.folder_dirty = False
+        self._sealed_size = 0
+        self._count_sealed()
+        self._snapshot_size = self.size  # what the log had grown to when the last snapshot was taken
+
+    def _count_sealed(self) -> None:
+        self._sealed_size = sum(segment.size for segment in self.segments[:-1])
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._sealed_size + (self.segments[-1].size if self.segments else 0)
+
+    @property
+    def grown_since_snapshot(self) -> int:
+        """Bytes."""
+        return self.size - self._snapshot_size
+
+    def slot_of(self, offset: int) -> int:
+        """Which of the segments would hold `offset`; -1 when it lies before all of them."""
+        return bisect_right(self.bases, offset) - 1
+
+    def cleanable(self, *, dated: bool, in_detail: bool) -> list[CleanableSegment]:
+        """All segments as compaction sees them; files are looked at only for what is asked."""
+        found = []
+        for segment in self.segments:
+            first_timestamp = segment.load_first_timestamp() if dated else -1
+            sizes = segment.index_file_sizes() if in_detail and segment.sealed else (0, 0)
+            found.append(
+                CleanableSegment(
+                    segment.base_offset, segment.size, first_timestamp, segment.load_max_timestamp(), *sizes
+                )
+            )
+        return found
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    def for_retention(self, now_ms: int) -> list[SegmentInfo]:
+        """All segments, each with the time that its age is counted from."""
+        infos = []
+        for segment in self.segments:
+            with _blaming(segment):
+                timestamp = segment.timestamp_for_retention(now_ms)
+            infos.append(SegmentInfo(segment.base_offset, segment.size, timestamp))
+        return infos
+
+    def first_since(self, timestamp: int, log_start: int, max_size: int) -> OffsetAndTime | None:
+        """The first record at or behind `log_start` with at least that timestamp."""
+        for segment in self.segments:
+            with _blaming(segment):
+                found = first_since(segment, timestamp, log_start, max_size)
+            if found is not None:
+                return found
+        return None
+
+    def newest(self, max_size: int) -> OffsetAndTime | None:
+        """The first record that carries the largest timestamp of all."""
+        with _blaming(self.segments[-1]):
+            return newest(self.segments, max_size)
+
+    # -- growing -------------------------------------------------------------------------------------
+
+    def roll(self, base_offset: int, producers: ProducerStates) -> Segment:
+        """Seal the active segment and begin one at `base_offset`. OSError and no change when it cannot be."""
+        old = self.segments[-1]
+        if old.size == 0 and old.base_offset == base_offset:
+            return old
+        segment = self._create(base_offset)
+        try:
+            self.snapshots.write(base_offset, producers.encode())
+            old.seal()
+        except OSError:
+            segment.remove_files()  # it may not lie behind an active segment that goes on growing
+            raise
+        self.segments.append(segment)
+        self.bases.append(base_offset)
+        self._sealed_size += old.size
+        self.folder_dirty = True
+        self.snapshots.note(base_offset, self.bases)
+        self._snapshot_size = self.size
+        return segment
+
+    def _create(self, base_offset: int) -> Segment:
+        return Segment.create(
+            self._disk, self._folder, base_offset, self._open_segments, self._clock.now_ms()
+        )
+
+    def write_state(self, end_offset: int, producers: ProducerStates, *, closing: bool) -> list[File]:
+        """Indexes and producers as they are now, written but not yet synced."""
+        files = self.segments[-1].write_indexes(finish=closing)
+        files.append(self.snapshots.write(end_offset, producers.encode()))
+        self.snapshots.note(end_offset, self.bases)
+        self._snapshot_size = self.size
+        return files
+
+    # -- removing ------------------------------------------------------------------------------------
+
+    def take_out(self, first: int, last: int) -> list[Segment]:
+        """Remove segments from the row; nobody finds them any more. To be handed to `doom`."""
+        taken = self.segments[first:last]
+        del self.segments[first:last]
+        del self.bases[first:last]
+        self._count_sealed()
+        return taken
+
+    def doom(self, segments: list[Segment], due_ms: int) -> None:
+        """Rename the files of segments, so that no start takes them for the log's, and remove them later."""
+        for segment in segments:
+            self._open_segments.forget(segment)
+            for suffix in SUFFIXES:
+                path = segment.path_of(suffix)
+                self.doomed.rename(path, path.with_name(path.name + DELETED_SUFFIX), due_ms)
+            self.snapshots.offsets.discard(segment.base_offset)
+        self.folder_dirty = True
+
+    def find_cut(self, offset: int) -> Cut:
+        """Where to cut so that the log ends at `offset`, or at the batch that reaches across it."""
+        slot = self.slot_of(offset)
+        segment = self.segments[slot]
+        with _blaming(segment):
+            place = segment.find(offset)
+            if place is None:
+                return Cut(slot, segment.size, offset)
+            end_offset = offset
+            for _, header in walk(segment.file, place.position, place.position + place.size):
+                end_offset = min(offset, header.base_offset)
+            return Cut(slot, place.position, end_offset)
+
+    def cut(self, cut: Cut, due_ms: int) -> None:
+        """End the row there. Then the producers have to be restored."""
+        segment = self.segments[cut.slot]
+        doomed = self.take_out(cut.slot + 1, len(self.segments))
+        self.doom(doomed, due_ms)
+        if cut.position < segment.size or doomed:
+            with _blaming(segment):
+                segment.truncate(cut.position)
+        self._count_sealed()
+
+    def restore_producers(self, producers: ProducerStates, end_offset: int) -> None:
+        """Make them what they were when the log ended there, as it does again. Later snapshots go."""
+        self.snapshots.remove_after(end_offset)
+        with _blaming(self.segments[-1]):
+            restore_producers(producers, self.snapshots, self.segments, end_offset, self._clock.now_ms())
+
+    def begin_anew(self, start_offset: int, due_ms: int) -> None:
+        """Throw all segments and snapshots away, and begin an empty segment at `start_offset`."""
+        self.doom(self.take_out(0, len(self.segments)), due_ms)
+        self.snapshots.remove_after(-1)
+        self.segments.append(self._create(start_offset))
+        self.bases.append(start_offset)
+        self._sealed_size = self._snapshot_size = 0
+
+    def let_go(self) -> None:
+        """Close all files; the row stays as it is."""
+        for segment in self.segments:
+            self._open_segments.forget(segment)
+
+    # -- what compaction puts in place of others (see `cleaning.swap`) --------------------------------
+
+    def new_segment(self, base_offset: int, size: int, suffix: str) -> Segment:
+        """A closed segment, not of the row, whose files are there already, under names with `suffix`."""
+        now_ms = self._clock.now_ms()
+        segment = Segment(
+            self._disk, self._folder, base_offset, size, self._open_segments, now_ms, suffix=suffix
+        )
+        segment.sealed = True
+        return segment
+
+    def replace(self, replaced: Sequence[int], segment: Segment) -> list[Segment]:
+        """Put `segment` in the place of those with these base offsets, which are returned for `retire`.
+
+        None of them, and no change, when they are not in the row as they stand in `replaced`, or when one of
+        them is the active segment.
+        """
+        first = bisect_left(self.bases, replaced[0])
+        last = first + len(replaced)
+        if last >= len(self.bases) or self.bases[first:last] != list(replaced):
+            return []
+        old = self.segments[first:last]
+        self.segments[first:last] = [segment]
+        self.bases[first:last] = [segment.base_offset]
+        self._count_sealed()
+        return old
+
+    def retire(self, old: list[Segment], successor: Segment) -> None:
+        """Let go of segments that were replaced. The snapshot at the successor's base is still of use."""
+        for each in old:
+            self._open_segments.forget(each)
+            if each.base_offset != successor.base_offset:
+                self.snapshots.offsets.discard(each.base_offset)
+
+    def doom_files(self, names: Sequence[str], due_ms: int) -> None:
+        """Rename files of the folder to `.deleted`, to be removed later. OSError when one cannot be."""
+        for name in names:
+            path = self._folder / name
+            self.doomed.rename(path, path.with_name(path.name + DELETED_SUFFIX), due_ms, must=True)
