@@ -317,15 +317,19 @@ class Storm:
     async def churn(
         self, group: str, members: int, seconds: float, silently: float, rng: random.Random
     ) -> list[Member]:
-        """Members come and go, this share of them without a word; who is there at the end stays."""
+        """Members come and go, this share of them without a word. When time is over, all who are there stay,
+        and all who are not come at once."""
         over = time.monotonic() + seconds
+
+        def at_most(longest: float) -> float:
+            return max(0.0, min(rng.uniform(0, longest), over - time.monotonic()))
 
         async def place() -> Member:
             while True:
-                await asyncio.sleep(rng.uniform(0, seconds / 4))
+                await asyncio.sleep(at_most(seconds / 4))
                 member = self.start(group)
-                await self._while_well([member], rng.uniform(seconds / 20, seconds / 3))
-                if time.monotonic() > over:
+                await self._while_well([member], at_most(seconds / 3))
+                if time.monotonic() >= over:
                     return member
                 await self.end(member, silently=rng.random() < silently)
 
