@@ -112,8 +112,11 @@ def validate_and_stamp(
             )
         if size > end - position:
             break
-        if from_client:
-            _check_header(header, size, config, partition)
+        if from_client and size > config.max_message_bytes:
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{partition}: a batch of {size} bytes exceeds max.message.bytes={config.max_message_bytes}",
+            )
         with records[position + CRC_START : position + size] as covered:
             crc = crc32c(covered)
         if crc != header[4]:
@@ -121,6 +124,8 @@ def validate_and_stamp(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"{partition}: CRC of a batch is {crc:08x} where its header says {header[4]:08x}",
             )
+        if from_client:
+            _check_header(header, size, config, partition)
         attributes, max_timestamp = header[5], header[8]
         if config.is_compacted and from_client:
             _require_keys(records[position : position + size], config, partition)
@@ -180,11 +185,6 @@ def check_replicated(
 
 def _check_header(header: BatchHeader, size: int, config: LogConfig, partition: str) -> None:
     """Rules that hold for clients; a coordinator or the log itself may do otherwise."""
-    if size > config.max_message_bytes:
-        raise ApiError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"{partition}: a batch of {size} bytes exceeds max.message.bytes={config.max_message_bytes}",
-        )
     base_offset, attributes, last_delta = header[0], header[5], header[6]
     producer_id, epoch, sequence, count = header[9], header[10], header[11], header[12]
     if producer_id >= 0 and epoch < _NO_EPOCH:
