@@ -30,10 +30,16 @@ from ottla.protocol.frames import (
     request_frame,
     response_frame,
 )
+from ottla.protocol.schema import Request, Response
 
 MAX_SECONDS = 1.0  # frames here are a few kilobytes, so even a busy machine has no excuse
 MEMORY_PER_BYTE = 64  # small messages may cost this; what large ones may is shown by the property test
 SLACK = 64 << 10
+
+
+def _check_again(cls: type[Request | Response], version: int, written: bytes) -> None:
+    """What was read and written can be read again, to the same bytes; to equal objects not, where one is NaN."""
+    assert b"".join(encode(decode(cls, version, memoryview(written)), version)) == written
 
 
 def read_request(frame: bytes) -> str:
@@ -47,7 +53,7 @@ def read_request(frame: bytes) -> str:
     except UnsupportedVersion:
         return "unsupported"
     again = b"".join(encode(message, header.api_version))
-    assert decode(type(message), header.api_version, memoryview(again)) == message
+    _check_again(type(message), header.api_version, again)
     return "read"
 
 
@@ -58,7 +64,7 @@ def read_response(api: Api, version: int, frame: bytes) -> str:
     except Malformed:
         return "malformed"
     again = b"".join(encode(message, version))
-    assert decode(type(message), version, memoryview(again)) == message
+    _check_again(type(message), version, again)
     return "read"
 
 

@@ -84,7 +84,8 @@ def test_a_spoiled_message_is_malformed_or_means_something(cls: Message, version
         except Malformed:
             continue
         again = b"".join(encode(message, version))
-        assert decode(cls, version, memoryview(again)) == message
+        # The same bytes rather than the same objects: a spoiled float may be NaN, which equals nothing.
+        assert b"".join(encode(decode(cls, version, memoryview(again)), version)) == again
 
 
 @pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
