@@ -38,7 +38,7 @@ SLACK = 64 << 10
 
 
 def _check_again(cls: type[Request | Response], version: int, written: bytes) -> None:
-    """What was read and written can be read again, to the same bytes; to equal objects not, where one is NaN."""
+    """What was read and written is read again, to the same bytes (objects may differ: NaN equals nothing)."""
     assert b"".join(encode(decode(cls, version, memoryview(written)), version)) == written
 
 
