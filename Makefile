@@ -7,10 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check kcat test-slow slow-tools bench freeze wheel clean
+.PHONY: help install demo test check kcat test-slow slow-tools bench bench-pipeline freeze wheel clean
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## make .venv with all a developer needs; .venv/bin/ottla runs after it
 
@@ -42,6 +42,9 @@ slow-tools:
 
 bench: install  ## Ottla beside Apache Kafka in one run, as a table of ratios
 	@$(BIN)/python -m bench
+
+bench-pipeline: install  ## the Spark source, sink and pipelines beside Spark's own Kafka connector
+	@$(BIN)/python -m bench.pipeline
 
 freeze: install  ## write the versions now in .venv to constraints.txt
 	@{ sed '/^[^#]/,$$d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; } > constraints.new

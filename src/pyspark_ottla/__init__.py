@@ -1,0 +1,1 @@
+"""Found by Spark through its name: registers `format("ottla")`."""
