@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.consumer_world import GROUP, World
+from ottla.coordinator.classic_group import FIRST_BREATH_MS
 from ottla.coordinator.group import Caller
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_protocol import (
@@ -114,7 +115,7 @@ def classic_group(world: World, **settings: Any) -> OldClient:
     """A classic group of one member that has the four partitions of the topic t."""
     old = OldClient(world, "t", **settings)
     old.join()
-    world.advance(0)
+    world.advance(FIRST_BREATH_MS)
     old.joined()
     old.sync(take={0, 1, 2, 3})
     return old

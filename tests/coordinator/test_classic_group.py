@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.simulated import SETTINGS, Answer, Simulated, assignment
-from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_group import FIRST_BREATH_MS, ClassicGroup
 from ottla.coordinator.classic_state import Phase
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.group import GroupSettings
@@ -53,6 +53,30 @@ def test_a_new_group_waits_for_more_as_long_as_more_come(shard: Simulated) -> No
     assert second.waits
     shard.turns.run(3000)
     assert first.value.generation_id == second.value.generation_id == 1
+
+
+def test_members_that_come_together_are_one_generation_even_if_a_new_group_waits_for_nobody() -> None:
+    shard = Simulated(GroupSettings(initial_rebalance_delay_ms=0))
+    _, first = shard.new_member()
+    shard.turns.run(FIRST_BREATH_MS // 2)
+    _, second = shard.new_member()
+    shard.turns.run(FIRST_BREATH_MS // 2)
+    asked = shard.join().value.member_id  # it has an id, and is about to come
+    shard.turns.run(FIRST_BREATH_MS // 2)
+    assert first.waits
+    assert second.waits
+    shard.turns.run(FIRST_BREATH_MS // 2)
+    third = shard.join(asked)
+    shard.turns.run(2 * FIRST_BREATH_MS)
+    assert {answer.value.generation_id for answer in (first, second, third)} == {1}
+
+
+def test_an_id_that_nobody_uses_holds_a_new_group_up_for_a_moment_only() -> None:
+    shard = Simulated(GroupSettings(initial_rebalance_delay_ms=0))
+    _, first = shard.new_member()
+    shard.join()
+    shard.turns.run(2 * FIRST_BREATH_MS)
+    assert first.value.generation_id == 1
 
 
 def test_a_new_group_waits_no_longer_than_its_rebalance_timeout(shard: Simulated) -> None:

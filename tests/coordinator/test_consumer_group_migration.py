@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.consumer_world import GROUP, Client, World
 from coordinator.old_client import OldClient, classic_group
-from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_group import FIRST_BREATH_MS, ClassicGroup
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.protocol.errors import ApiError, ErrorCode
 
@@ -55,7 +55,7 @@ def test_the_group_becomes_classic_again_when_the_last_new_member_leaves(world: 
     new.leave()
     assert isinstance(world.groups.get(GROUP), ClassicGroup)
     assert isinstance(world.reloaded().get(GROUP), ClassicGroup)
-    world.advance(0)
+    world.advance(FIRST_BREATH_MS)
     assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS, "it is not fenced, and reads on meanwhile"
     assert old.owned == kept
     generation = old.generation
@@ -143,7 +143,7 @@ def test_nobody_comes_with_the_classic_protocol_when_all_change_is_forbidden(wor
 def test_a_group_whose_assignor_tells_more_than_partitions_is_not_changed(world: World) -> None:
     old = OldClient(world, "t")
     old.join()
-    world.advance(0)
+    world.advance(FIRST_BREATH_MS)
     old.joined()
     old.sync(take={0}, user_data=b"for my eyes only")
     with pytest.raises(ApiError, match="custom assignor"):

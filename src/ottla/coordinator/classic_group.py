@@ -44,6 +44,10 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRespon
 NEW_MEMBER_PATIENCE_MS = 5 * 60_000
 """A member that has never been answered cannot send heartbeats; so long its JoinGroup may wait."""
 
+FIRST_BREATH_MS = 20
+"""A new group waits at least so long for more members, and again while they come: whoever is started together
+arrives within a few ms, and a generation without the others would cost them heartbeats until the next one."""
+
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIPS_ASSIGNMENT_SINCE = 9
 
@@ -68,6 +72,7 @@ class ClassicGroup(ClassicState):
             self._replace_static(request, protocols, new_id, caller, reply, effects)
         elif request.group_instance_id is None and caller.version >= MEMBER_ID_REQUIRED_SINCE:
             self.pending |= {new_id}
+            self._more_ask = self.phase is Phase.PREPARING and self._from_empty
             effects.set_alarm(Alarm(self.group_id, SESSION, new_id, delay_ms=request.session_timeout_ms))
             effects.answer(
                 reply, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=new_id)
@@ -233,11 +238,11 @@ class ClassicGroup(ClassicState):
         self.unsynced = frozenset()
         effects.cancel(self.group_id, SYNC)
         self._from_empty = self.phase is Phase.EMPTY
-        self._more_came = False
+        self._more_came = self._more_ask = False
         self.phase = Phase.PREPARING
         if self._from_empty:
             # A new group: more members are likely to come, and each of them would mean another rebalance.
-            delay = self._settings.initial_rebalance_delay_ms
+            delay = max(self._settings.initial_rebalance_delay_ms, FIRST_BREATH_MS)
             remaining = max(self.rebalance_timeout_ms - delay, 0)
             effects.set_alarm(Alarm(self.group_id, JOIN, delay_ms=delay, remaining_ms=remaining))
             return
@@ -402,10 +407,12 @@ class ClassicGroup(ClassicState):
         elif alarm.kind == SYNC:
             self._sync_overdue(alarm.generation, effects)
         elif self.phase is Phase.PREPARING:
-            if self._from_empty and self._more_came and alarm.remaining_ms > 0:
-                self._more_came = False
-                delay = min(self._settings.initial_rebalance_delay_ms, alarm.remaining_ms)
+            if self._from_empty and (self._more_came or self._more_ask) and alarm.remaining_ms > 0:
+                # Who has only asked for an id is back in a moment, if at all.
+                usual = self._settings.initial_rebalance_delay_ms if self._more_came else 0
+                delay = min(max(usual, FIRST_BREATH_MS), alarm.remaining_ms)
                 remaining = max(alarm.remaining_ms - alarm.delay_ms, 0)
+                self._more_came = self._more_ask = False
                 effects.set_alarm(Alarm(self.group_id, JOIN, delay_ms=delay, remaining_ms=remaining))
             else:
                 self._complete_join(effects)

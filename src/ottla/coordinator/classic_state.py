@@ -44,6 +44,7 @@ class ClassicState:
     __slots__ = (
         "_assigned",
         "_from_empty",
+        "_more_ask",
         "_more_came",
         "_ongoing",
         "_settings",
@@ -80,6 +81,8 @@ class ClassicState:
         self._from_empty = False
         """The group gathers for the first time since it was empty, and waits for more to come."""
         self._more_came = False
+        self._more_ask = False
+        """Since the last look, somebody has joined; somebody has been given an id to join with."""
         self._ongoing: Ongoing | None = None
         self._assigned: dict[str, bytes] = {}
         """The last assignment, by the names of members, whoever is still there of them."""
