@@ -1,0 +1,142 @@
+"""The shape of a stage, and whether a checkpoint begun with one shape can go on with another.
+
+Spark's checkpoint knows its sources only by their place in the query and its state only by the operator that
+wrote it. Change either and it fails with a message about offsets or field counts, or, worse, goes on with the
+wrong data. So the shape of a stage is kept beside its checkpoint as plain JSON (`building.shape_of` makes it)
+and compared at every start. The rules below say for each part what a change does, in words for the person
+who made it:
+
+    inputs      which topics or tables, in which order, how they are decoded
+    outputs     where results go
+    stateful    operators that keep state, with keys and schema: aggregations, joins, dedup
+    mode        append, update or complete
+
+A part that no rule knows is refused: better one reset too many than a checkpoint read wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_ABSENT: Final = "(none)"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference between the stage as it is and as it was when its checkpoint was begun."""
+
+    path: str
+    before: str
+    after: str
+    harmless: bool
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.before} became {self.after}; {self.why}"
+
+
+class IncompatibleChange(Exception):
+    """The stage's checkpoint cannot go on with the stage as it is now."""
+
+    def __init__(self, stage: str, changes: list[Change]) -> None:
+        self.stage = stage
+        self.changes = changes
+        lines = "\n".join(f"  {change}" for change in changes)
+        super().__init__(
+            f"stage {stage} has changed in a way its checkpoint cannot follow:\n{lines}\n{self.advice}"
+        )
+
+    @property
+    def advice(self) -> str:
+        return (
+            f"Either undo the change; or give the stage another name (name=...), so that it begins a"
+            f" checkpoint of its own and the old one stays; or forget its progress and state with"
+            f" `ottla pipeline reset {self.stage} --to earliest` (or latest, or a time)."
+        )
+
+
+@dataclass(frozen=True)
+class _Rule:
+    pattern: re.Pattern[str]
+    harmless: bool
+    why: str
+
+
+def _rule(pattern: str, why: str, *, harmless: bool) -> _Rule:
+    return _Rule(re.compile(pattern), harmless, why)
+
+
+_RULES = (
+    _rule(
+        r"inputs\[\d+\]\.(options|schema|format|columns|value|decode|headers|key)\b.*",
+        "it counts from the next batch on",
+        harmless=True,
+    ),
+    _rule(
+        r"inputs.*",
+        "the checkpoint's offsets belong to the inputs it was begun with, in their order",
+        harmless=False,
+    ),
+    _rule(
+        r"outputs.*",
+        "what is written from the next batch on goes there; what is written stays",
+        harmless=True,
+    ),
+    _rule(
+        r"(trigger|bad|dead_letters|options|description|name|pipeline)\b.*",
+        "it counts from now on",
+        harmless=True,
+    ),
+    _rule(
+        r"stateful.*",
+        "the state in the checkpoint was written by the old operators and the new ones cannot read it",
+        harmless=False,
+    ),
+    _rule(
+        r"mode",
+        "rows that were held back or sent under the old mode would be lost or sent twice",
+        harmless=False,
+    ),
+    _rule(r".*", "nothing is known about how a checkpoint follows such a change", harmless=False),
+)
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """A stage's shape: JSON objects, lists and values."""
+
+    shape: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        # As it will be read back, so that a tuple and the list it becomes are no change.
+        object.__setattr__(self, "shape", json.loads(json.dumps(self.shape, sort_keys=True)))
+
+    def changes_from(self, before: Fingerprint) -> list[Change]:
+        """Every difference to an earlier shape, each with what it means, the refused ones first."""
+        old, new = dict(_leaves(before.shape)), dict(_leaves(self.shape))
+        stateless = not before.shape.get("stateful") and not self.shape.get("stateful")
+        changes = []
+        for path in sorted(old.keys() | new.keys()):
+            if old.get(path, _ABSENT) == new.get(path, _ABSENT):
+                continue
+            rule = next(rule for rule in _RULES if rule.pattern.fullmatch(path))
+            harmless, why = rule.harmless, rule.why
+            if path == "mode" and stateless:
+                harmless, why = True, "without state every mode writes the same rows"
+            changes.append(Change(path, old.get(path, _ABSENT), new.get(path, _ABSENT), harmless, why))
+        return sorted(changes, key=lambda change: (change.harmless, change.path))
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from _leaves(inner, f"{path}[{place}]")
+    else:
+        yield path, json.dumps(value) if not isinstance(value, str) else value
