@@ -89,6 +89,8 @@ class RecordDecoder:
         for header, body_start, body_end in bodies:
             _record_starts(data, body_start, body_end, header.record_count, starts)
         count = len(starts)
+        if not count:
+            return pa.RecordBatch.from_pylist([], self.schema)
         self._grow(count)
         ends = _of_int64(array("q", _record_ends(starts, bodies)))
         positions = _of_int64(array("q", starts))
@@ -186,7 +188,7 @@ def _record_ends(starts: list[int], bodies: Sequence[BatchBody]) -> list[int]:
         last += header.record_count
         if header.record_count:
             ends[last] = body_end
-    return ends if starts else []
+    return ends
 
 
 def _varints(raw: Array, positions: Array, longest: int) -> tuple[Array, Array]:
