@@ -14,22 +14,21 @@ and memory stays at two answers and one Arrow batch. What a task may meet and ho
     a wrong checksum, records cut off, the record
     format of before 2017                         `UnreadablePartition` at once: trying again cannot help
 
-Connections and the places of leaders are kept from task to task, because Spark keeps its workers: a
-micro-batch of a few records should not pay for making acquaintance again.
+Connections and the places of leaders are kept from task to task (`links`).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from ottla.client.offsets import Span, leaders, spans
-from ottla.client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, Wire, check
+from ottla.client.offsets import Span, spans
+from ottla.client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, check
 from ottla.pipeline.arrow_records import BatchBody, InvalidRecords, RecordDecoder
+from ottla.pipeline.links import Link, borrowed
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_matches, headers
 from ottla.protocol.compression import Codec, CompressionError, decompress
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -72,6 +71,8 @@ class ReadOptions:
     timeout: float = 120.0
     """Seconds without progress after which a task gives up; Spark then tries it again elsewhere."""
     client_id: str = "ottla-spark"
+    connect_timeout: float = 10.0
+    request_timeout: float = 30.0
 
 
 class DataLost(Exception):
@@ -91,25 +92,15 @@ def read_range(
     """
     if start >= end:
         return
-    link = _borrow(bootstrap, options.client_id)
-    reader = _RangeReader(link, topic, partition, start, end, options)
-    finished = False
-    try:
-        yield from reader.batches()
-        finished = True
-    finally:
-        # Left early (a LIMIT, an error), an answer may still be on its way: such a connection is not clean.
-        if finished:
-            _give_back(bootstrap, options.client_id, link)
-        else:
-            link.wire.close()
+    with borrowed(bootstrap, options.client_id, options.connect_timeout, options.request_timeout) as link:
+        yield from _RangeReader(link, topic, partition, start, end, options).batches()
 
 
 class _RangeReader:
     """One pass over one range. `position` is the next offset to ask for."""
 
     def __init__(
-        self, link: _Link, topic: str, partition: int, start: int, end: int, options: ReadOptions
+        self, link: Link, topic: str, partition: int, start: int, end: int, options: ReadOptions
     ) -> None:
         self.link = link
         self.wire = link.wire
@@ -158,7 +149,8 @@ class _RangeReader:
                     yield batch
 
     def _send(self) -> Pending:
-        leader, topic_id = self.link.leader(self.topic, self.partition)
+        place = self.link.topic(self.topic)
+        leader, topic_id = place.leader(self.partition), place.topic_id
         at_most = _LAST_VERSION_WITH_NAMES if topic_id == ZERO_UUID else None
         size = self.options.max_partition_fetch_bytes
         asked = FetchPartition(partition=self.partition, fetch_offset=self.position, partition_max_bytes=size)
@@ -367,37 +359,3 @@ def _is_abort(batch: Any) -> bool:
         return False
     key = records[0].key if records else None
     return key is not None and len(key) >= 4 and bool(_CONTROL_KEY.unpack_from(key)[1] == _ABORT)
-
-
-class _Link:
-    """Connections to a cluster, and where the partitions of its topics are led, kept from task to task."""
-
-    def __init__(self, bootstrap: str, client_id: str) -> None:
-        self.wire = Wire(bootstrap, client_id=client_id)
-        self._topics: dict[str, tuple[dict[int, int], bytes]] = {}
-
-    def leader(self, topic: str, partition: int) -> tuple[int, bytes]:
-        """Who leads the partition, and the topic's id."""
-        known = self._topics.get(topic)
-        if known is None or partition not in known[0]:
-            metadata = self.wire.topic(topic)
-            leaders(metadata, [partition])  # raises when it has none
-            known = {p.partition_index: p.leader_id for p in metadata.partitions}, metadata.topic_id
-            self._topics[topic] = known
-        return known[0][partition], known[1]
-
-    def forget(self, topic: str) -> None:
-        self._topics.pop(topic, None)
-
-
-_idle: dict[tuple[int, str, str], list[_Link]] = {}
-"""Links nobody uses, by process (Spark forks its workers, and a socket must not be shared) and cluster."""
-
-
-def _borrow(bootstrap: str, client_id: str) -> _Link:
-    waiting = _idle.get((os.getpid(), bootstrap, client_id))
-    return waiting.pop() if waiting else _Link(bootstrap, client_id)
-
-
-def _give_back(bootstrap: str, client_id: str, link: _Link) -> None:
-    _idle.setdefault((os.getpid(), bootstrap, client_id), []).append(link)
