@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,11 +24,10 @@ from ottla.cli.options import (
     connect,
     find_topic,
 )
-from ottla.cli.output import Column, count_text, print_json, print_table, say, write
+from ottla.cli.output import count_text, print_json, say, write
 
 if TYPE_CHECKING:
     from ottla.cli.blocks import View
-    from ottla.cli.offset_plan import Step, Target
     from ottla.client.groups import GroupDescription, Place
     from ottla.client.wire import Wire
 
@@ -179,6 +178,7 @@ def reset_offsets(
     members. One that does not exist yet is made by this, so that it starts where you want.
     """
     from ottla.cli.offset_plan import parse_target, parse_topic
+    from ottla.cli.offset_steps import plan_steps, print_steps, step_document
     from ottla.client.group_offsets import commit_offsets, committed_offsets
 
     if execute and dry_run:
@@ -199,9 +199,9 @@ def reset_offsets(
             raise Failure(
                 f"group {group!r} has committed nothing yet", "--topic says which partitions to set."
             )
-        steps = _plan(wire, target, places, committed)
+        steps = plan_steps(wire, target, places, committed)
         if not as_json:
-            _print_plan(steps)
+            print_steps(steps)
         if found is not None and found.members:
             raise _has_members(found, "be moved")
         asks = not (execute or dry_run or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
@@ -210,7 +210,7 @@ def reset_offsets(
             offsets = {(step.topic, step.partition): step.to for step in steps}
             _change(wire, group, "be moved", partial(commit_offsets, wire, group, offsets))
     if as_json:
-        print_json({"group": group, "executed": done, "partitions": [_step_document(s) for s in steps]})
+        print_json({"group": group, "executed": done, "partitions": [step_document(s) for s in steps]})
     elif done:
         write(f"moved {group} in {count_text(len(steps), 'partition')}\n")
     else:
@@ -324,61 +324,6 @@ def _chosen_places(wire: Wire, chosen: Iterable[tuple[str, list[int] | None]]) -
                 raise Failure(f"topic {topic!r} has no partition {number}, only {have}")
         places.update((topic, partition) for partition in (known if wanted is None else wanted))
     return sorted(places)
-
-
-def _plan(wire: Wire, target: Target, places: Iterable[Place], committed: Mapping[Place, int]) -> list[Step]:
-    from ottla.cli.offset_plan import NothingToShift, plan_step
-    from ottla.client.groups import by_topic
-    from ottla.client.lag import ends
-    from ottla.client.offsets import list_offsets
-
-    held = ends(wire, places)
-    at: dict[Place, int] = {}
-    if target.moment is not None and target.moment >= 0:
-        for topic, partitions in by_topic(held).items():
-            found = list_offsets(wire, topic, dict.fromkeys(partitions, target.moment))
-            at |= {(topic, partition): offset for partition, offset in found.items()}
-    try:
-        return [
-            plan_step(target, *place, committed.get(place), held[place], at.get(place, -1))
-            for place in sorted(held)
-        ]
-    except NothingToShift as error:
-        raise Failure(str(error), "Give an offset, a time, earliest or latest.") from None
-
-
-def _print_plan(steps: Iterable[Step]) -> None:
-    print_table(
-        [
-            Column("topic", style="bold"),
-            Column("partition", number=True),
-            Column("from", number=True),
-            Column("to", number=True),
-            Column("by", number=True),
-            Column("note"),
-        ],
-        [
-            [
-                step.topic,
-                str(step.partition),
-                "-" if step.before is None else str(step.before),
-                str(step.to),
-                "-" if step.before is None else f"{step.to - step.before:+,}",
-                step.note,
-            ]
-            for step in steps
-        ],
-    )
-
-
-def _step_document(step: Step) -> dict[str, Any]:
-    return {
-        "topic": step.topic,
-        "partition": step.partition,
-        "from": step.before,
-        "to": step.to,
-        "note": step.note or None,
-    }
 
 
 def _show(look: Callable[[], View], watch_it: bool, every: float, as_json: bool, *, empty: str = "") -> None:
