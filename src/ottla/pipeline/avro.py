@@ -154,12 +154,11 @@ def _decoder(text: str, framing: str) -> Callable[[bytes], dict[str, Any]]:
             if convert is not None:
                 found = convert(found)
         except Exception as problem:  # noqa: BLE001  bytes from outside may break a decoder in any way
-            raise BadValue(_words(problem, value, skip)) from None
+            at_end = stream.tell() >= len(value)
+            raise BadValue(_words(problem, value, skip, at_end)) from None
         left = len(value) - stream.tell()
         if left:
-            raise BadValue(
-                f"not Avro of this schema: {left} bytes are left after the value{_hint(value, skip)}"
-            )
+            raise BadValue(f"not Avro of this schema: bytes left after the value: {left}{_hint(value, skip)}")
         return cast(dict[str, Any], found) if is_record else {"value": found}
 
     return decode
@@ -199,8 +198,8 @@ def _at_fault(row: dict[str, Any], schema: Any) -> str | None:
     return None
 
 
-def _words(problem: Exception, value: bytes, skip: int) -> str:
-    if isinstance(problem, EOFError):
+def _words(problem: Exception, value: bytes, skip: int, at_end: bool) -> str:
+    if isinstance(problem, EOFError) or (isinstance(problem, IndexError) and at_end):
         why = "the value ends too early"
     elif isinstance(problem, IndexError):
         why = "it names a branch of a union, or a symbol, that does not exist"

@@ -1,7 +1,7 @@
 """From the values that fastavro gives to those that Arrow takes, and back.
 
-Most values are the same to both. What is not (maps, decimals, timestamps in other units, unions of several types)
-gets a small function, put together once per schema. None stands for "as it is", so that a record without
+Most values are the same to both. What is not (maps, decimals, timestamps in other units, unions of several
+types) gets a small function, put together once per schema. None stands for "as it is", so that a record without
 anything special in it is not walked again.
 """
 
@@ -109,7 +109,7 @@ def _decimal_reader(precision: int, scale: int) -> Convert:
 
 
 def has_members(schema: Any) -> bool:
-    """Whether a union of several types is somewhere inside, so that reading needs to know which one it was."""
+    """Whether a union of several types is somewhere inside, so that reading needs to know which it was."""
     if isinstance(schema, list):
         return avro_schema.is_members(schema) or any(has_members(each) for each in schema)
     if not isinstance(schema, dict):

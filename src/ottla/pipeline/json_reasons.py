@@ -1,8 +1,8 @@
 """Why a value was not taken as JSON of a schema, in words for the person who finds it among the dead letters.
 
-Spark judges which values are bad, in its own parser and at its speed; it does not say why. Only the bad ones come
-here, where the value is looked at again with Python's parser. What this module says is an explanation, never a
-verdict: where it finds nothing wrong it says that the value does not fit, and no more.
+Spark judges which values are bad, in its own parser and at its speed; it does not say why. Only the bad ones
+come here, where the value is looked at again with Python's parser. What this module says is an explanation,
+never a verdict: where it finds nothing wrong it says that the value does not fit, and no more.
 """
 
 from __future__ import annotations

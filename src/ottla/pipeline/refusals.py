@@ -1,7 +1,7 @@
 """The mistakes that a declaration alone shows, each told with what to write instead.
 
-All are raised where the declaration stands, when its file is imported: neither `ottla pipeline check` nor a test
-needs a broker or Spark for them.
+All are raised where the declaration stands, when its file is imported, so neither `ottla pipeline check` nor
+a test needs a broker or Spark for them.
 """
 
 from __future__ import annotations

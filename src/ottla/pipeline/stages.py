@@ -2,9 +2,9 @@
 
 `@stage(topic("clicks", json="id long, user string"), to=topic("clicks.clean"))` only takes a note: the
 function stays the function it was, so a test calls it with any DataFrame and no pipeline runs. The note, a
-`Stage`, is what `ottla pipeline` builds and runs. This module knows no Spark; a mistake that can be seen in the
-declaration alone is refused at the line that makes it. What needs Spark to see (columns, types) is checked by
-`building`.
+`Stage`, is what `ottla pipeline` builds and runs. This module knows no Spark; a mistake that can be seen in
+the declaration alone is refused at the line that makes it. What needs Spark to see (columns, types) is
+checked by `building`.
 """
 
 from __future__ import annotations
