@@ -1,0 +1,1 @@
+"""Examples that ship with Ottla: whole programs to run, read and change."""
