@@ -7,9 +7,9 @@
     <root>/<stage>/*.json             marks of other rooms, such as how far dead letters are written
 
 The root is a path or a URL that pyarrow and Spark both know (`file://`, `s3://`, `hdfs://`). Small files
-change whole or not at all. The lock keeps two drivers on one machine apart; over a URL, and between machines that
-mount the same folder without lock support, there is none: there the second driver is found out only when
-Spark's own log refuses its next batch.
+change whole or not at all. The lock keeps two drivers on one machine apart; over a URL, and between machines
+that mount the same folder without lock support, there is none: there the second driver is found out only
+when Spark's own log refuses its next batch.
 
 A reset is decided by one write of `start.json` that says "remove the rest": whoever opens the folder next
 finishes the removal, so a crash in the middle never leaves half a checkpoint for Spark to start from.

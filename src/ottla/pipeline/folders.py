@@ -62,16 +62,21 @@ class Folder:
 
     def below(self, name: str) -> Folder:
         """The folder `name` in this one."""
-        return type(self).on(self._files, self._at(name), f"{self.url.rstrip('/')}/{name}")
+        return type(self).on(self._files, self._at(name), _joined(self.url, name))
 
     def beside(self, name: str) -> Folder | None:
         """The folder `name` next to this one; None for the root of a file system or a bucket."""
         parent, _, own = self.path.rpartition("/")
         if not own or not parent:
             return None
-        return type(self).on(
-            self._files, f"{parent}/{name}", self.url.rstrip("/").rpartition("/")[0] + f"/{name}"
-        )
+        where, mark, query = self.url.partition("?")
+        above = where.rstrip("/").rpartition("/")[0] + mark + query
+        return type(self).on(self._files, f"{parent}/{name}", _joined(above, name))
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
 
     def __str__(self) -> str:
         return self.url
@@ -147,15 +152,18 @@ class Folder:
             self.move(name + _UNFINISHED, name)
             self.sync(name.rpartition("/")[0])
 
-    def move(self, name: str, to: str) -> None:
-        """Renames a file. FileNotFoundError when it is not there."""
+    def move(self, name: str, to: str, folder: Folder | None = None) -> None:
+        """Renames a file, also into another folder of the file system. FileNotFoundError when it is gone."""
+        target = (folder or self)._at(to)
         if self.is_local:
-            Path(self._at(name)).replace(self._at(to))
+            Path(self._at(name)).replace(target)
         else:
-            self._files.move(self._at(name), self._at(to))
+            self._files.move(self._at(name), target)
 
     def make(self, name: str = "") -> None:
         """Makes a folder and those above it; nothing happens when it is there."""
+        if self.kind in _OBJECT_STORES:
+            return  # there are only names with slashes in them; an empty object would lie about as a marker
         self._files.create_dir(self._at(name), recursive=True)
 
     def remove(self, name: str) -> None:
@@ -188,6 +196,12 @@ class Folder:
     @property
     def _replaces_in_two_steps(self) -> bool:
         return not self.is_local and self.kind not in _OBJECT_STORES
+
+
+def _joined(url: str, name: str) -> str:
+    """The URL of something below `url`, which may end in ?settings of the file system."""
+    where, mark, query = url.partition("?")
+    return f"{where.rstrip('/')}/{name}{mark}{query}"
 
 
 def absolute(url: str | os.PathLike[str]) -> str:
