@@ -7,9 +7,7 @@ and checkpoint folder. A test that changes a session setting sets it back.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,27 +23,15 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session of this process: local, two tasks at a time."""
-    from pyspark.sql import SparkSession
+    from ottla.pipeline.session import spark_session
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    warehouse: Path = tmp_path_factory.mktemp("warehouse")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("ottla tests")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(warehouse))
-        .config(
-            "spark.sql.streaming.checkpointFileManagerClass",
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-        )
-        .getOrCreate()
-    )
+    # An archive that is there makes the start faster; a test run makes none, and leaves nothing behind.
+    os.environ.setdefault("OTTLA_SPARK_ARCHIVE", "use")
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    session = spark_session("ottla tests", "local[2]", settings)
     yield session
     session.stop()
 
