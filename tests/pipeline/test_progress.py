@@ -203,8 +203,9 @@ to tolerate divisor being 0 and return NULL instead. SQLSTATE: 22012
 )
 IN_TASK = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage "
-    "failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (127.0.0.1 executor "
-    "driver): java.io.IOException: No space left on device\n\tat java.base/java.io.FileOutputStream.write\n"
+    "failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) "
+    "(127.0.0.1 executor driver): java.io.IOException: No space left on device\n"
+    "\tat java.base/java.io.FileOutputStream.write\n"
     "\nDriver stacktrace: SQLSTATE: XXKST" + QUERY
 )
 

@@ -87,7 +87,11 @@ def _exception_text(lines: list[str]) -> str:
         taken.append(line.strip())
     text = " ".join(taken)
     named = _PYTHON_CLASS.match(text)
-    return text[named.start("name") :] if named else text
+    if named is None:
+        return text
+    if text.startswith("ottla."):  # our own failures are written as sentences; their class says no more
+        return text[named.end() :].removeprefix(":").strip() or text
+    return text[named.start("name") :]
 
 
 def _java_message(text: str) -> str:

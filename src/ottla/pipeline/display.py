@@ -2,8 +2,8 @@
 
 All three are told the same two things: an event (a stage started, finished a batch, failed) and, a few times
 a second, the newest snapshot of all stages. The table is repainted in place. Plain lines come when something
-happens and otherwise once in a while for each stage, so that a log that is kept for weeks stays readable. JSON
-is one object per event.
+happens and otherwise once in a while for each stage, so that a log that is kept for weeks stays readable.
+JSON is one object per event.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""Stopping between two batches: who is let in, who is turned away, and what must be waited for."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ottla.pipeline.stopping import MOST_BEHIND, BatchGate, StopAsked, StopRequest
+
+
+def test_the_first_request_is_gentle_and_the_second_is_not() -> None:
+    stop = StopRequest()
+    assert not stop.wait(0)
+    stop.ask()
+    assert stop.asked
+    assert not stop.at_once
+    stop.ask()
+    assert stop.at_once
+
+
+def test_batches_pass_until_the_gate_is_shut() -> None:
+    written: list[int] = []
+    gate = BatchGate(lambda frame, number: written.append(number))
+    gate(None, 4)
+    gate(None, 5)
+    assert gate.shut() == 5
+    with pytest.raises(StopAsked):
+        gate(None, 6)
+    assert written == [4, 5]
+    assert gate.turned_away
+
+
+def test_the_batch_that_is_inside_finishes_and_is_waited_for() -> None:
+    inside, finish = threading.Event(), threading.Event()
+
+    def write(frame: object, number: int) -> None:
+        inside.set()
+        assert finish.wait(10)
+
+    gate = BatchGate(write)
+    thread = threading.Thread(target=gate, args=(None, 7))
+    thread.start()
+    assert inside.wait(10)
+    assert gate.shut() == 7
+    finish.set()
+    thread.join(10)
+    assert not gate.turned_away
+    assert gate.error is None
+
+
+def test_a_query_without_batches_can_be_stopped_at_once() -> None:
+    assert BatchGate(lambda frame, number: None).shut() is None
+
+
+def test_what_a_batch_failed_with_is_kept_as_it_was_raised() -> None:
+    def write(frame: object, number: int) -> None:
+        raise KeyError("x")
+
+    gate = BatchGate(write)
+    with pytest.raises(KeyError):
+        gate(None, 0)
+    assert isinstance(gate.error, KeyError)
+
+
+def test_batches_wait_while_too_much_is_left_to_follow_up() -> None:
+    backlog = [MOST_BEHIND + 1]
+    passed = threading.Event()
+    gate = BatchGate(lambda frame, number: passed.set(), lambda: backlog[0])
+    thread = threading.Thread(target=gate, args=(None, 0))
+    thread.start()
+    assert not passed.wait(0.05)
+    backlog[0] = 0
+    assert passed.wait(10)
+    thread.join(10)
