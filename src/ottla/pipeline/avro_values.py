@@ -1,8 +1,8 @@
 """From the values that fastavro gives to those that Arrow takes, and back.
 
 Most values are the same to both. What is not (maps, decimals, timestamps in other units, unions of several
-types) gets a small function, put together once per schema. None stands for "as it is", so that a record without
-anything special in it is not walked again.
+types) gets a small function, put together once per schema. None stands for "as it is", so that a record
+without anything special in it is not walked again.
 """
 
 from __future__ import annotations

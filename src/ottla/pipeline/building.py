@@ -1,0 +1,223 @@
+"""From a declared stage to what Spark runs: a streaming DataFrame, and a function that writes its batches.
+
+`build` reads the inputs, decodes them, calls the stage's function and checks what it returns, all without
+a record being read; every mistake is a `StageError` with the stage's name. Then for each batch `write_batch`
+writes all outputs and the dead letters, in this order:
+
+    lakes          a batch that is written again replaces its own files
+    topics         a batch that is written again is there twice
+    dead letters   the same
+
+and only when it returns does Spark count the batch as done. A crash anywhere makes Spark run the same batch
+again, from the offsets it wrote down before. So nothing is lost, lakes have every row once, and topics have
+rows twice that were written by a batch which did not come to its end. One function writes everything so that
+a transaction over all topics of a batch finds its place here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.storagelevel import StorageLevel
+
+from ottla.pipeline.connectors import CONNECTORS, Connection
+from ottla.pipeline.dead_letters import DeadLetters, Input, explain_failure, seen_in_batch, watched
+from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic, nearest
+from ottla.pipeline.encoding import encoded, rows_for, value_schema
+from ottla.pipeline.fingerprint import Fingerprint
+from ottla.pipeline.formats import columns_of, decoded, first_line, reader_of
+from ottla.pipeline.shapes import shape_of
+
+if TYPE_CHECKING:
+    from ottla.pipeline.checkpoints import Checkpoints, StageFolder
+
+__all__ = ["BuiltStage", "RunContext", "build", "shape_of"]
+
+log = logging.getLogger("ottla.pipeline")
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all stages of a run have in common. Of `settings` those called `kafka.*` reach every topic."""
+
+    pipeline: str
+    bootstrap: str
+    checkpoints: Checkpoints
+    connector: str = "ottla"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class BuiltStage:
+    """A stage, ready to be started with `frame.writeStream.foreachBatch(write_batch)`."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        frame: DataFrame,
+        output_schemas: Sequence[T.StructType],
+        connection: Connection,
+        folder: StageFolder,
+        letters: DeadLetters | None,
+        inputs: Sequence[Input],
+    ) -> None:
+        self.stage = stage
+        self.frame = frame
+        self.output_schemas = tuple(output_schemas)
+        """What is written to each output, in the order of `stage.outputs`."""
+        self.fingerprint = Fingerprint(shape_of(stage, frame))
+        self.inputs = tuple(inputs)
+        self._connection = connection
+        self._folder = folder
+        self._letters = letters
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Where bad records go, if they go anywhere."""
+        return None if self._letters is None else self._letters.topic
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For Spark Connect, which runs `write_batch` in a process of the server; a session cannot follow."""
+        return {**self.__dict__, "frame": None, "inputs": ()}
+
+    def write_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Write a batch to all outputs, then its dead letters. Called by Spark."""
+        spark = frame.sparkSession
+        query_id = _query_id(spark) or self._folder.query_id()
+        outputs = sorted(enumerate(self.stage.outputs), key=lambda each: isinstance(each[1], Topic))
+        shared = frame.persist(StorageLevel.MEMORY_AND_DISK) if len(outputs) > 1 else frame
+        try:
+            for number, output in outputs:
+                self._write(shared, number, output, query_id, batch_id)
+        except Exception as error:
+            told = explain_failure(error, self.stage, self.inputs) if self.stage.bad == "fail" else None
+            if told is not None:
+                raise told from None
+            raise
+        finally:
+            if len(outputs) > 1:
+                shared.unpersist()
+        if self._letters is not None:
+            owner = spark if self.frame is None else self.frame.sparkSession
+            self._letters.deliver(spark, batch_id, seen_in_batch(owner, query_id))
+
+    def after_batch(self, progress: Any) -> None:
+        """Called with Spark's report of a batch that is committed; by then all is done, dead letters too."""
+
+    def _write(
+        self, frame: DataFrame, number: int, output: Topic | Lake, query_id: str | None, batch_id: int
+    ) -> None:
+        rows = rows_for(frame, output)
+        if isinstance(output, Lake):
+            from ottla.pipeline.lake import write_lake
+
+            assert query_id is not None, "Spark writes the query's id before its first batch"
+            write_lake(rows, output, query_id=query_id, batch_id=batch_id, output=number)
+            return
+        assert output.name is not None
+        self._connection.write(encoded(rows, output, self._what), output.name, output.options)
+
+    @property
+    def _what(self) -> str:
+        return f"stage {self.stage.name}"
+
+
+def build(spark: SparkSession, stage: Stage, context: RunContext) -> BuiltStage:
+    """The stage as Spark runs it, checked as far as that goes without reading a record."""
+    what = f"stage {stage.name}"
+    if context.connector not in CONNECTORS:
+        raise StageError(
+            f"no connector {context.connector!r}{nearest(context.connector, CONNECTORS)}; there are"
+            f" {' and '.join(CONNECTORS)}"
+        )
+    connection = Connection(context.connector, context.bootstrap, context.settings)
+    folder = context.checkpoints.stage(stage.name)
+    dead_letter_topic = stage.dead_letter_topic(context.pipeline)
+    inputs: list[Input] = []
+    frames: list[DataFrame] = []
+    try:
+        for declared in stage.inputs:
+            if isinstance(declared, Table):
+                frames.append(_table(spark, declared, what))
+                continue
+            if stage.bad == "dead-letter" and declared.reads(dead_letter_topic):
+                raise StageError(
+                    f'{what}: reads its own dead letters: {dead_letter_topic}; give dead_letters="..."'
+                )
+            options = connection.source_options(
+                declared, stage.group(context.pipeline), folder.starting_options()
+            )
+            read = Input(len(inputs), declared, reader_of(declared), options)
+            inputs.append(read)
+            raw = connection.stream(spark, options)
+            frames.append(columns_of(watched(decoded(raw, read.reader), read, stage.bad), read.reader))
+        result = _result(stage, frames, what)
+        schemas = [value_schema(result, output, what) for output in stage.outputs]
+        _check_mode(spark, stage, result)
+        letters = None
+        if stage.bad == "dead-letter":
+            letters = DeadLetters(stage, dead_letter_topic, inputs, connection, folder)
+        return BuiltStage(stage, result, schemas, connection, folder, letters, inputs)
+    except AnalysisException as problem:
+        raise StageError(f"{what}: {first_line(problem)}") from problem
+
+
+def _result(stage: Stage, frames: Sequence[DataFrame], what: str) -> DataFrame:
+    result = stage.function(*frames)
+    if result is None:
+        raise StageError(f"{what}: the function returned nothing; does it end with return?")
+    if not isinstance(result, DataFrame):
+        raise StageError(f"{what}: the function returned {type(result).__name__}, not a DataFrame")
+    if not result.isStreaming:
+        raise StageError(
+            f"{what}: the result does not come from {stage.topics[0].title}, it is static; make it of"
+            " the frames that the function is given"
+        )
+    return result
+
+
+def _table(spark: SparkSession, declared: Table, what: str) -> DataFrame:
+    if callable(declared.source):
+        frame = declared.source(spark)
+        if not isinstance(frame, DataFrame):
+            raise StageError(f"{what}: {declared.title} gave {type(frame).__name__}, not a DataFrame")
+        if frame.isStreaming:
+            raise StageError(f"{what}: {declared.title} streams; a table does not, read it with spark.read")
+        return frame
+    reader = spark.read.format(declared.format).options(**declared.options)
+    if declared.schema is not None:
+        reader = reader.schema(declared.schema)
+    try:
+        return reader.load(declared.source)
+    except PySparkException as problem:
+        raise StageError(f"{what}: {declared.title} cannot be read: {first_line(problem)}") from problem
+
+
+def _check_mode(spark: SparkSession, stage: Stage, frame: DataFrame) -> None:
+    """What Spark would say at the start of the query about its output mode, watermarks and joins.
+
+    Asked now so that `ottla pipeline check` can tell it, and with the stage's name.
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return  # Spark Connect: the server says it when the query starts
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[stage.mode]()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    try:
+        checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
+    except AnalysisException as problem:
+        raise StageError(f"stage {stage.name}, mode={stage.mode!r}: {first_line(problem)}") from problem
+
+
+def _query_id(spark: SparkSession) -> str | None:
+    """The id of the query whose batch this thread is in; None where Spark Connect hides it."""
+    if not hasattr(spark, "_jsparkSession"):
+        return None
+    found: str | None = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    return found

@@ -1,0 +1,125 @@
+"""How stages reach topics: through `format("ottla")` or, where its jars are there, Spark's JVM connector.
+
+Both take the same options, so this is one small class; what differs is how a stage's progress is shown. Ours
+commits it to the stage's consumer group. Spark's connector must not be given a group of that kind (its
+readers would take partitions from each other) and gets the name as a prefix.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla.pipeline.declarations import Topic
+
+if TYPE_CHECKING:
+    from ottla.pipeline.dead_letters import Offsets
+
+CONNECTORS = ("ottla", "kafka")
+EARLIEST, LATEST = -2, -1
+
+_ONLY_FOR_STREAMS = {
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxbytespertrigger",
+    "maxtriggerdelay",
+    "commitoffsets",
+    "kafka.group.id",
+    "groupidprefix",
+    "failondataloss",
+}
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A broker, a connector and the `kafka.*` settings of a run."""
+
+    connector: str
+    bootstrap: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def source_options(self, source: Topic, group: str, start: Mapping[str, str]) -> dict[str, str]:
+        """Options to read an input. `start`: where a stage that was reset begins, whatever is declared."""
+        found = {"kafka.bootstrap.servers": self.bootstrap, "includeHeaders": "true", **self._settings()}
+        if source.name is not None:
+            found["subscribe"] = source.name
+        else:
+            assert source.pattern is not None
+            found["subscribePattern"] = source.pattern
+        found["kafka.group.id" if self.connector == "ottla" else "groupIdPrefix"] = group
+        found.update(source.options)
+        if start:
+            found = {name: value for name, value in found.items() if not _says_start(name)} | dict(start)
+        elif not any(_says_start(name) for name in found):
+            # A stage reads its topic from the beginning unless told otherwise: what it writes then holds all.
+            found["startingOffsets"] = "earliest"
+        return found
+
+    def stream(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+        """The records of a topic as they come."""
+        return spark.readStream.format(self.connector).options(**options).load()
+
+    def read_range(
+        self, spark: SparkSession, options: Mapping[str, str], start: Offsets, end: Offsets
+    ) -> DataFrame:
+        """The records between two positions, read with the options of a stream.
+
+        They were read a moment ago. Should some be gone by now, then the others still count.
+        """
+        kept = {
+            name: value
+            for name, value in options.items()
+            if name.lower() not in _ONLY_FOR_STREAMS and not _says_start(name)
+        }
+        partitions: dict[str, list[int]] = {}
+        for topic, partition in end:
+            partitions.setdefault(topic, []).append(partition)
+        kept["assign"] = json.dumps(partitions)
+        kept["startingOffsets"] = _offsets_json(start)
+        kept["endingOffsets"] = _offsets_json(end)
+        kept["failOnDataLoss"] = "false"
+        return spark.read.format(self.connector).options(**kept).load()
+
+    def write(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
+        """Write rows to a topic; all are acknowledged when this returns."""
+        given = {"kafka.bootstrap.servers": self.bootstrap, **self._settings(), **options, "topic": topic}
+        rows.write.format(self.connector).options(**given).mode("append").save()
+
+    def first_offsets(self, options: Mapping[str, str], ends: Offsets) -> Offsets | None:
+        """Where the first batch of a query starts; None when it is known to hold nothing.
+
+        Spark does not keep it. What is fixed is read from the options. Our own source makes the first batch
+        an empty one when the start is not; Spark's connector does not, and for it the beginning of the topic
+        is taken: then a bad record from before the start may be told too, but none is left out.
+        """
+        given = next((value for name, value in options.items() if name.lower() == "startingoffsets"), "")
+        other = [name for name in options if _says_start(name) and name.lower() != "startingoffsets"]
+        if given == "earliest" and not other:
+            return dict.fromkeys(ends, EARLIEST)
+        if given.lstrip().startswith("{") and not other:
+            parsed = json.loads(given)
+            starts = {place: parsed.get(place[0], {}).get(str(place[1]), EARLIEST) for place in ends}
+            if LATEST not in starts.values():
+                return starts
+        return None if self.connector == "ottla" else dict.fromkeys(ends, EARLIEST)
+
+    def _settings(self) -> dict[str, str]:
+        return {name: value for name, value in self.settings.items() if name.startswith("kafka.")}
+
+
+def _says_start(option: str) -> bool:
+    return option.lower().startswith("starting")
+
+
+def _offsets_json(offsets: Offsets) -> str:
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in offsets.items():
+        found.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(found)

@@ -1,0 +1,257 @@
+"""Bad records: counted while a batch is read, and in the dead-letter topic before the batch counts.
+
+Each input carries a metric that Spark collects on the side while it computes a batch: how many records, how
+many bad, and the first few bad ones as they are. A clean batch costs nothing more. When the batch's outputs
+are written, and before Spark commits it, the metric is read: a few small bad records are at hand, and are
+written to the dead-letter topic at once; if there were many or large ones, the batch's range of offsets is
+read again, this time for the bad ones alone.
+
+So dead letters are written at least once, and never lost: a crash before the commit makes Spark run the whole
+batch again, dead letters with it. When a metric is missing or has seen nothing (an output that skipped a
+batch it knew, a join that needed no rows), it proves nothing, and the range is read again too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ottla.pipeline.declarations import SOURCE_COLUMN, Stage, StageError, Topic
+from ottla.pipeline.formats import BAD, Reader, decoded, explained
+
+if TYPE_CHECKING:
+    from ottla.pipeline.checkpoints import StageFolder
+    from ottla.pipeline.connectors import Connection
+
+log = logging.getLogger("ottla.pipeline")
+
+KEPT = 250
+"""Bad records of a batch and input that travel with the metric; more of them are read again."""
+LARGEST = 2048
+"""Bytes of a bad record that travels with the metric; with `KEPT` it bounds what the driver holds."""
+
+EARLIEST = -2
+
+_FAILED = "ottla-bad-record"
+_FAILURE = re.compile(_FAILED + r" (\S+) (\d+) (\d+) ([A-Za-z0-9+/=]*|null)")
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_LETTER = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))])
+
+Offsets = dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One topic input of a stage, as it is read."""
+
+    number: int
+    source: Topic
+    reader: Reader
+    options: Mapping[str, str]
+
+    @property
+    def metric(self) -> str:
+        return f"ottla.input.{self.number}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the metric of one input says about a batch."""
+
+    rows: int
+    bad: int
+    large: int
+    first: list[dict[str, Any]]
+
+
+def watched(frame: DataFrame, read: Input, bad: str) -> DataFrame:
+    """The good records of an input. What becomes of the bad ones is what the stage declared."""
+    if bad == "fail":
+        failure = F.raise_error(
+            F.concat_ws(
+                " ",
+                F.lit(_FAILED),
+                F.col(SOURCE_COLUMN).getField("topic"),
+                F.col(SOURCE_COLUMN).getField("partition").cast("string"),
+                F.col(SOURCE_COLUMN).getField("offset").cast("string"),
+                F.coalesce(F.base64(F.substring("value", 1, LARGEST)), F.lit("null")),
+            )
+        )
+        return frame.where(F.when(F.col(BAD), failure.cast("boolean")).otherwise(F.lit(True)))
+    counts = [F.count(F.lit(1)).alias("rows"), F.count_if(F.col(BAD)).alias("bad")]
+    if bad == "dead-letter":
+        size = _size()
+        letter = F.struct(F.col(SOURCE_COLUMN).alias("source"), F.col("value"))
+        order = F.when(F.col(BAD) & (size <= LARGEST), F.col(SOURCE_COLUMN).getField("offset"))
+        counts += [
+            F.count_if(F.col(BAD) & (size > LARGEST)).alias("large"),
+            F.min_by(letter, order, KEPT).alias("first"),
+        ]
+    return frame.observe(read.metric, *counts).where(~F.col(BAD))
+
+
+def explain_failure(error: BaseException, stage: Stage, inputs: Sequence[Input]) -> StageError | None:
+    """The words for a batch that failed on a bad record because the stage asked for that."""
+    found = _FAILURE.search(str(error))
+    if found is None:
+        return None
+    topic, partition, offset, value = found.groups()
+    read = next(each for each in inputs if each.source.reads(topic))
+    reason = read.reader.explain(None if value == "null" else base64.b64decode(value))
+    return StageError(
+        f"stage {stage.name}: bad record in {topic}, partition {partition}, offset {offset}: {reason}"
+        ' (the stage says bad="fail")'
+    )
+
+
+def seen_in_batch(spark: SparkSession, query_id: str | None) -> dict[str, Seen] | None:
+    """What the metrics say about the batch that the query is in; None when they cannot be had.
+
+    Spark hands them out after the batch only, when it is too late for us, so they are taken from its engine.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        query = None if query_id is None else spark.streams.get(query_id)
+        if query is None:
+            return None
+        observed = query._jsq.streamingQuery().lastExecution().observedMetrics()
+        names = [name for name in _keys(observed) if name.startswith("ottla.input.")]
+        return {name: _seen(json.loads(observed.apply(name).json())) for name in names}
+    except (Py4JError, AttributeError) as problem:
+        log.warning("the counts of bad records cannot be read, so batches are read twice: %s", problem)
+        return None
+
+
+class DeadLetters:
+    """Writes the bad records of one stage."""
+
+    def __init__(
+        self, stage: Stage, topic: str, inputs: Sequence[Input], connection: Connection, folder: StageFolder
+    ) -> None:
+        self.topic = topic
+        self._stage = stage
+        self._inputs = inputs
+        self._connection = connection
+        self._folder = folder
+
+    def deliver(self, spark: SparkSession, batch_id: int, seen: Mapping[str, Seen] | None) -> None:
+        """Write the dead letters of a batch whose outputs are written; all are acknowledged at the return."""
+        for read in self._inputs:
+            found = None if seen is None else seen.get(read.metric)
+            if found is not None and found.rows and not found.bad:
+                continue
+            if found is not None and found.bad and len(found.first) == found.bad:
+                self._write(spark.createDataFrame(self._letters(read, found.first)))
+                continue
+            start, end = self._range(read, batch_id)
+            if end:
+                self._write(self._read_again(spark, read, start, end))
+
+    def _write(self, letters: DataFrame) -> None:
+        self._connection.write(letters, self.topic, {})
+
+    def _letters(self, read: Input, first: list[dict[str, Any]]) -> pa.Table:
+        rows = []
+        for letter in first:
+            source, value = letter["source"], _bytes(letter.get("value"))
+            own = [(each["key"], _bytes(each.get("value"))) for each in source.get("headers") or ()]
+            told = {
+                "reason": read.reader.explain(value),
+                "stage": self._stage.name,
+                "topic": source["topic"],
+                "partition": str(source["partition"]),
+                "offset": str(source["offset"]),
+            }
+            headers = [*own, *((f"ottla.{name}", text.encode()) for name, text in told.items())]
+            pairs = [{"key": name, "value": content} for name, content in headers]
+            rows.append({"key": _bytes(source.get("key")), "value": value, "headers": pairs})
+        return pa.Table.from_pylist(rows, schema=_LETTER)
+
+    def _read_again(self, spark: SparkSession, read: Input, start: Offsets, end: Offsets) -> DataFrame:
+        raw = self._connection.read_range(spark, read.options, start, end)
+        bad = decoded(raw, read.reader).where(F.col(BAD))
+        source = F.col(SOURCE_COLUMN)
+        told = {
+            "reason": explained(F.col("value"), read.reader),
+            "stage": F.lit(self._stage.name),
+            "topic": source.getField("topic"),
+            "partition": source.getField("partition").cast("string"),
+            "offset": source.getField("offset").cast("string"),
+        }
+        ours = F.array(*(_header(f"ottla.{name}", text) for name, text in told.items()))
+        own = F.coalesce(source.getField("headers"), F.array().cast("array<struct<key:string,value:binary>>"))
+        return bad.select(source.getField("key").alias("key"), "value", F.concat(own, ours).alias("headers"))
+
+    def _range(self, read: Input, batch_id: int) -> tuple[Offsets, Offsets]:
+        """The offsets of an input's partitions where the batch starts and ends, empty partitions left out.
+
+        Spark numbers its sources by their place in the plan, so an input's are known by their topics.
+        """
+        ends = _of_input(self._folder.offsets_of(batch_id), read.source, max)
+        if batch_id == 0:
+            starts = self._connection.first_offsets(read.options, ends)
+        else:
+            starts = _of_input(self._folder.offsets_of(batch_id - 1), read.source, min)
+        places = [
+            place for place, end in ends.items() if starts is not None and starts.get(place, EARLIEST) < end
+        ]
+        return {place: (starts or {}).get(place, EARLIEST) for place in places}, {
+            place: ends[place] for place in places
+        }
+
+
+def _of_input(offsets: Mapping[str, Any] | None, source: Topic, choose: Any) -> Offsets:
+    found: Offsets = {}
+    for of_source in (offsets or {}).values():
+        for topic, partitions in (of_source or {}).items():
+            if source.reads(topic):
+                for partition, offset in partitions.items():
+                    place = (topic, int(partition))
+                    found[place] = choose(found.get(place, offset), offset)
+    return found
+
+
+def _size() -> Column:
+    """Bytes of a record, asked only of bad ones."""
+    source = F.col(SOURCE_COLUMN)
+    of_headers = F.aggregate(
+        F.coalesce(source.getField("headers"), F.array().cast("array<struct<key:string,value:binary>>")),
+        F.lit(0),
+        lambda total, each: total + 16 + F.coalesce(F.length(each.getField("value")), F.lit(0)),
+    )
+    key, value = F.length(source.getField("key")), F.length("value")
+    return F.coalesce(key, F.lit(0)) + F.coalesce(value, F.lit(0)) + of_headers
+
+
+def _header(name: str, text: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value"))
+
+
+def _seen(metric: Mapping[str, Any]) -> Seen:
+    return Seen(
+        rows=metric.get("rows") or 0,
+        bad=metric.get("bad") or 0,
+        large=metric.get("large") or 0,
+        first=metric.get("first") or [],
+    )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _keys(scala_map: Any) -> list[str]:
+    names, keys = [], scala_map.keysIterator()
+    while keys.hasNext():
+        names.append(keys.next())
+    return names
