@@ -28,7 +28,7 @@ def without_java(folder: Path) -> dict[str, str]:
 def program(
     code: str, environment: Mapping[str, str] | None = None, *arguments: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A Python program in a process group of its own, as a shell starts one; its group ends with the block."""
+    """A Python program in a process group of its own, as a shell starts one; killed with the block."""
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env={"OTTLA_SPARK_ARCHIVE": "use", **(os.environ if environment is None else environment)},

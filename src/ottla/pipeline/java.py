@@ -32,8 +32,8 @@ LAUNCHER_HOME = Path(__file__).parent / "java_launcher"
 REAL_HOME = "OTTLA_JAVA_HOME"
 DROPS = "OTTLA_JAVA_DROPS"
 
-#: A runtime from a wheel lacks this module and does not boot with the flag; others warn of it. Nothing but the
-#: linear algebra of MLlib uses it, and that does without.
+#: A runtime from a wheel lacks this module and does not boot with the flag; others warn of it. Nothing but
+#: the linear algebra of MLlib uses it, and that does without.
 _VECTOR = "--add-modules=jdk.incubator.vector"
 #: A package that Java 24 removed.
 _SECURITY_ACTION = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
