@@ -201,7 +201,7 @@ def test_the_topic_column_chooses_the_topic_and_the_option_wins(broker: InProces
 
 def test_spark_refuses_what_has_no_topic_no_value_or_no_such_partition(broker: InProcessBroker) -> None:
     broker.create_topic("write-two", 2)
-    with pytest.raises(BadRow, match="contains a null topic. Use the `topic` option"):
+    with pytest.raises(BadRow, match="contains a null topic"):
         write(broker, None, batch_of(topic=["write-two", None], value=["a", "b"]))
     with pytest.raises(BadRow, match="topic option required"):
         write(broker, None, batch_of(value=["a"]))
