@@ -24,7 +24,7 @@ PROGRESS = {
         {"numRowsTotal": 3, "memoryUsedBytes": 1808},
         {"numRowsTotal": 4, "memoryUsedBytes": 100},
     ],
-    "observedMetrics": {"ottla_bad_0": {"bad": 2}},
+    "observedMetrics": {"ottla.input.0": {"rows": 10, "bad": 2}, "mine": {"bad": 7}},
     "sources": [
         {"endOffset": {"clicks": {"0": 12, "1": 7}}, "numInputRows": 10},
         {"endOffset": '{"clicks": {"0": 9}, "users": {"0": 1}}'},

@@ -63,7 +63,7 @@ def test_what_a_batch_failed_with_is_kept_as_it_was_raised() -> None:
     assert isinstance(gate.error, KeyError)
 
 
-def test_batches_wait_while_too_much_is_left_to_follow_up() -> None:
+def test_batches_wait_while_nobody_takes_notice_of_them() -> None:
     backlog = [MOST_BEHIND + 1]
     passed = threading.Event()
     gate = BatchGate(lambda frame, number: passed.set(), lambda: backlog[0])

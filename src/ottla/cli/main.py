@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from ottla import __version__
-from ottla.cli import consume, failure, group, log, produce, serve, topic
+from ottla.cli import consume, failure, group, log, pipeline, produce, serve, topic
 from ottla.cli.options import Json
 from ottla.cli.output import print_json, write
 
 app = typer.Typer(
     name="ottla",
-    help="A Kafka you can pip install: run a broker, look after topics, write and read records.",
+    help="A Kafka you can pip install: run a broker, look after topics, write, read and process records.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # plain help is there in half the time of drawn help, and reads as well
@@ -26,6 +26,7 @@ app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(log.app, name="log")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _print_version(wanted: bool) -> None:

@@ -45,13 +45,13 @@ class LagWatch(threading.Thread):
     ) -> None:
         super().__init__(name="lag of stages", daemon=True)
         self._board = board
-        self._bootstrap = bootstrap
+        self._broker = bootstrap
         self._started_at = started_at
         self._every = every
         self._end = threading.Event()
 
     def run(self) -> None:
-        with Wire(self._bootstrap, connect_timeout=TIMEOUT, request_timeout=TIMEOUT) as wire:
+        with Wire(self._broker, connect_timeout=TIMEOUT, request_timeout=TIMEOUT) as wire:
             while not self._end.wait(self._every):
                 self._look(wire)
 
@@ -60,7 +60,7 @@ class LagWatch(threading.Thread):
 
     def look_now(self) -> None:
         """Once more, for the last figures of a run."""
-        with Wire(self._bootstrap, connect_timeout=TIMEOUT, request_timeout=TIMEOUT) as wire:
+        with Wire(self._broker, connect_timeout=TIMEOUT, request_timeout=TIMEOUT) as wire:
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:

@@ -18,6 +18,9 @@ from typing import Any, TypeAlias
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """The next offset to read, by topic and partition."""
 
+INPUT_METRIC = "ottla.input."
+"""How the metrics are called in which inputs count their records (`dead_letters`)."""
+
 RATE_WINDOW = 10.0
 """Seconds over which rows per second are counted."""
 
@@ -107,11 +110,12 @@ def as_offsets(value: Any) -> Offsets:
 
 
 def _bad_records(observed: Mapping[str, Any]) -> int:
-    total = 0
-    for metrics in observed.values():
-        if isinstance(metrics, Mapping):
-            total += sum(int(value or 0) for name, value in metrics.items() if str(name).startswith("bad"))
-    return total
+    """What the inputs have counted; metrics of the stage's own are none of ours."""
+    return sum(
+        int(metrics.get("bad") or 0)
+        for name, metrics in observed.items()
+        if name.startswith(INPUT_METRIC) and isinstance(metrics, Mapping)
+    )
 
 
 @dataclass(frozen=True, slots=True)

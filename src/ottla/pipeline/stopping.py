@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_BEHIND = 100
-"""Batches that may be finished before what follows them is."""
+"""Batches that may be finished and not yet be taken notice of."""
 
 
 class StopAsked(Exception):
@@ -56,7 +56,7 @@ class BatchGate:
     def __init__(
         self, write_batch: Callable[[Any, int], None], backlog: Callable[[], int] = lambda: 0
     ) -> None:
-        """`backlog` says how many finished batches nobody has looked after yet."""
+        """`backlog` says how many finished batches nobody has taken notice of yet."""
         self._write_batch = write_batch
         self._backlog = backlog
         self._lock = threading.Lock()
@@ -68,8 +68,7 @@ class BatchGate:
         """What the last batch failed with, as it was raised here."""
 
     def __call__(self, frame: Any, batch_id: int) -> None:
-        # What follows a batch (its dead letters) must not fall behind without end: that would fill the
-        # memory.
+        # A display that cannot be written to (a pipe that nobody reads) must not fill the memory with notes.
         while self._backlog() > MOST_BEHIND and not self._shut:
             time.sleep(0.02)
         with self._lock:
