@@ -72,8 +72,8 @@ class CommittedBatch:
 class Checkpoints:
     """The folder of a pipeline."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._folder = Folder(root)
+    def __init__(self, root: str | os.PathLike[str] | Folder) -> None:
+        self._folder = root if isinstance(root, Folder) else Folder(root)
         self.root = self._folder.url
 
     def stage(self, name: str) -> StageFolder:

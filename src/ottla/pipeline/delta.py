@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ottla.pipeline.declarations import Lake
+    from ottla.pipeline.lake_compact import CompactionSummary
 
 
 def write_delta(df: DataFrame, target: Lake, *, writer: Writer, batch_id: int) -> LakeSummary:
@@ -33,7 +34,7 @@ def write_delta(df: DataFrame, target: Lake, *, writer: Writer, batch_id: int) -
 
     from ottla.pipeline.lake_staging import layout_of, stage_frame
 
-    table = _open(target)
+    table = _open(target.path)
     done = None if table is None else table.transaction_version(writer.name)
     if done == batch_id:
         return LakeSummary(rows=0, files=0, bytes=0, done_before=True)
@@ -58,14 +59,14 @@ def write_delta(df: DataFrame, target: Lake, *, writer: Writer, batch_id: int) -
     )
 
 
-def _open(target: Lake) -> DeltaTable | None:
+def _open(path: str) -> DeltaTable | None:
     try:
         from deltalake import DeltaTable
     except ImportError:
         raise LakeError(
-            f"{target.title} is to be a Delta table, which needs one more package: pip install 'ottla[delta]'"
+            f"lake {path} is a Delta table, which needs one more package: pip install 'ottla[delta]'"
         ) from None
-    path = absolute(target.path)
+    path = absolute(path)
     return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
 
 
@@ -153,3 +154,22 @@ def _nullable(type_: Any) -> Any:
     if "nullable" in changed:
         changed["metadata"] = {}
     return changed
+
+
+def compact_delta(path: str, target_bytes: int, *, dry_run: bool) -> CompactionSummary:
+    """Lets the table compact itself; a reader sees it before or after."""
+    from ottla.pipeline.lake_compact import CompactionSummary
+
+    table = _open(path)
+    if dry_run or table is None:
+        raise LakeError(
+            f"{path} is a Delta table: it compacts itself and cannot say beforehand what it will do"
+        )
+    files_before = len(table.file_uris())
+    done = table.optimize.compact(target_size=target_bytes)
+    return CompactionSummary(
+        files_before=files_before,
+        files_after=len(table.file_uris()),
+        bytes_before=int(json.loads(done["filesRemoved"])["totalSize"] or 0),
+        bytes_after=int(json.loads(done["filesAdded"])["totalSize"] or 0),
+    )

@@ -25,7 +25,10 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """How Hive, Spark and pyarrow write a partition value that is null."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(0x20)))
 OPEN_FILES = 32
-ROW_GROUP_BYTES = 32 << 20
+ROW_GROUP_BYTES = 64 << 20
+"""Rows gather in memory until they make a row group; a small one for every Arrow batch reads badly."""
+GATHERED_BYTES = 128 << 20
+"""What may gather in a task over all its files."""
 FILE_BYTES = 512 << 20
 
 
@@ -73,6 +76,8 @@ def write_files(batches: Iterable[pa.RecordBatch], staging: Folder, layout: Layo
                     file = _OpenFile(staging, folder, layout, rows)
                 open_files[folder] = file  # last in the row: the one not used for longest is closed first
                 file.write(rows)
+                if sum(each.gathered for each in open_files.values()) > GATHERED_BYTES:
+                    max(open_files.values(), key=lambda each: each.gathered).write_row_group()
                 if file.size >= layout.file_bytes:
                     done.append(open_files.pop(folder).finish())
         while open_files:
@@ -90,7 +95,8 @@ class _OpenFile:
         self._staged = layout.prefix + unique + layout.staged_suffix
         self._name = layout.prefix + unique + SUFFIX
         self._rows = 0
-        self._group_rows = max(1_000, ROW_GROUP_BYTES * first.num_rows // max(first.nbytes, 1))
+        self._waiting: list[pa.RecordBatch] = []
+        self.gathered = 0
         self._schema = nullable(first.schema)
         self._block: AbstractContextManager[IO[bytes]] = staging.create(self._staged)
         self._stream = self._block.__enter__()
@@ -104,10 +110,21 @@ class _OpenFile:
         return int(self._stream.tell())
 
     def write(self, rows: pa.RecordBatch) -> None:
-        self._writer.write_batch(rows.cast(self._schema), row_group_size=self._group_rows)
+        self._waiting.append(rows.cast(self._schema))
         self._rows += rows.num_rows
+        self.gathered += rows.nbytes
+        if self.gathered >= ROW_GROUP_BYTES:
+            self.write_row_group()
+
+    def write_row_group(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self._schema)
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self._waiting.clear()
+        self.gathered = 0
 
     def finish(self) -> StagedFile:
+        if self._waiting:
+            self.write_row_group()
         self._writer.close()
         size = self.size
         self._block.__exit__(None, None, None)
