@@ -1,7 +1,8 @@
 """Consumer groups of the classic protocol, as real clients live in them.
 
-Each promise is run with librdkafka (eager and cooperative), kafka-python and aiokafka; kcat is the member
-that dies without a word. With `--bootstrap` the same tests run against Apache Kafka.
+Each promise is run with librdkafka (eager and cooperative), kafka-python, aiokafka and, as far as it can
+keep its part, kcat, which is also the member that dies without a word. With `--bootstrap` the same tests run
+against Apache Kafka.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from conformance.clients import ConfluentClient
-from conformance.clients.members import MEMBERS, ConfluentMember, CooperativeMember, KcatMember, Member, Read
+from conformance.clients.members import MEMBERS, READERS, KcatMember, Member, Read
 
 DEADLINE = 30.0
 
@@ -32,7 +33,14 @@ Joining = Callable[..., Any]
 
 @pytest.fixture(params=MEMBERS, ids=list(MEMBERS))
 def kind(request: pytest.FixtureRequest) -> type[Any]:
+    """For tests that tell a member to commit or to rewind."""
     return MEMBERS[request.param]
+
+
+@pytest.fixture(params=READERS, ids=list(READERS))
+def anyone(request: pytest.FixtureRequest) -> type[Any]:
+    """For all other tests."""
+    return READERS[request.param]
 
 
 @pytest.fixture
@@ -111,18 +119,17 @@ def shared(members: list[Member], topics: dict[str, int], least: int = 1) -> Cal
 
 
 def test_members_share_partitions_as_they_come_and_go(
-    kind: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str
+    anyone: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str
 ) -> None:
     topic = make_topic(4)
     fill(bootstrap, topic, 4, 10)
-    first = join(kind, [topic])
+    first = join(anyone, [topic], auto_commit=True)
     read = take(first, 40)
     assert sorted(set(read)) == sorted(read), "nothing is read twice"
     assert {(r.partition, r.offset) for r in read} == {(p, o) for p in range(4) for o in range(10)}
-    first.commit()
-    second = join(kind, [topic])
+    second = join(anyone, [topic], auto_commit=True)
     until(shared([first, second], {topic: 4}, least=2), [first, second], "two shares")
-    third = join(kind, [topic])
+    third = join(anyone, [topic], auto_commit=True)
     until(shared([first, second, third], {topic: 4}), [first, second, third], "three shares")
     leave(second)
     until(shared([first, third], {topic: 4}, least=2), [first, third], "two shares again")
@@ -137,20 +144,20 @@ def test_members_share_partitions_as_they_come_and_go(
 
 
 def test_more_members_than_partitions_leaves_the_rest_idle(
-    kind: type[Any], join: Joining, make_topic: Callable[..., str]
+    anyone: type[Any], join: Joining, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(1)
-    members = [join(kind, [topic]) for _ in range(2)]
+    members = [join(anyone, [topic]) for _ in range(2)]
     until(shared(members, {topic: 1}, least=0), members, "an owner")
     assert sorted(len(member.owned()) for member in members) == [0, 1]
 
 
 def test_when_a_member_dies_the_others_take_over(
-    join: Joining, make_topic: Callable[..., str], bootstrap: str
+    anyone: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str
 ) -> None:
     topic = make_topic(2)
-    dying = join(KcatMember, [topic])
-    living = join(ConfluentMember, [topic])
+    dying = join(KcatMember, [topic], strategy=getattr(anyone, "strategy", "range,roundrobin"))
+    living = join(anyone, [topic])
     until(shared([dying, living], {topic: 2}), [dying, living], "two shares")
     fill(bootstrap, topic, 2, 3)
     assert len(take(dying, 3)) == 3
@@ -163,21 +170,21 @@ def test_when_a_member_dies_the_others_take_over(
 
 
 def test_partitions_that_are_added_get_an_owner(
-    kind: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str
+    anyone: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str
 ) -> None:
     topic = make_topic(1)
-    member = join(kind, [topic])
+    member = join(anyone, [topic])
     until(shared([member], {topic: 1}), [member], "the first partition")
     ConfluentClient(bootstrap).add_partitions(topic, 3)
     until(shared([member], {topic: 3}), [member], "the new partitions")
 
 
 def test_a_topic_that_comes_to_match_an_expression_is_read(
-    kind: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str, name: str
+    anyone: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str, name: str
 ) -> None:
     setup = ConfluentClient(bootstrap)
     setup.create_topic(f"{name}-1")
-    member = join(kind, [f"^{name}-.*"])
+    member = join(anyone, [f"^{name}-.*"])
     until(shared([member], {f"{name}-1": 1}), [member], "the first topic")
     setup.create_topic(f"{name}-2", 2)
     until(shared([member], {f"{name}-1": 1, f"{name}-2": 2}), [member], "the second topic")
@@ -186,41 +193,40 @@ def test_a_topic_that_comes_to_match_an_expression_is_read(
 
 
 def test_a_group_reads_many_topics_and_groups_do_not_disturb_each_other(
-    kind: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str, group: str
+    anyone: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str, group: str
 ) -> None:
     topics = [make_topic(2), make_topic(1)]
     for topic, partitions in zip(topics, (2, 1), strict=True):
         fill(bootstrap, topic, partitions, 4)
     for suffix in ("a", "b"):
-        read = take(join(kind, topics, group=f"{group}-{suffix}"), 12)
+        read = take(join(anyone, topics, group=f"{group}-{suffix}"), 12)
         assert len(set(read)) == len(read) == 12
 
 
 # -- static members ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", [ConfluentMember, CooperativeMember], ids=["eager", "cooperative"])
 def test_a_static_member_that_restarts_in_time_causes_no_rebalance(
-    cls: type[ConfluentMember], join: Joining, make_topic: Callable[..., str]
+    anyone: type[Any], join: Joining, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(2)
-    first = join(cls, [topic], instance="first")
-    second = join(cls, [topic], instance="second")
+    first = join(anyone, [topic], instance="first")
+    second = join(anyone, [topic], instance="second")
     until(shared([first, second], {topic: 2}), [first, second], "two shares")
     owned, revoked = second.owned(), first.revocations
     leave(second)  # a static member says nothing when it goes
-    back = join(cls, [topic], instance="second")
+    back = join(anyone, [topic], instance="second")
     until(lambda: back.owned() == owned, [first, back], "the same share")
     assert first.revocations == revoked
     assert shared([first, back], {topic: 2})()
 
 
 def test_the_place_of_a_static_member_is_free_after_its_session_timeout(
-    join: Joining, make_topic: Callable[..., str]
+    anyone: type[Any], join: Joining, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(2)
-    first = join(ConfluentMember, [topic], instance="first")
-    second = join(ConfluentMember, [topic], instance="second")
+    first = join(anyone, [topic], instance="first")
+    second = join(anyone, [topic], instance="second")
     until(shared([first, second], {topic: 2}), [first, second], "two shares")
     leave(second)
     until(shared([first], {topic: 2}), [first], "both partitions")
@@ -244,24 +250,24 @@ def test_the_next_member_goes_on_from_the_committed_offset(
 
 
 def test_offsets_are_committed_now_and_then_by_themselves(
-    kind: type[Any], join: Joining, topic: str, bootstrap: str, group: str
+    anyone: type[Any], join: Joining, topic: str, bootstrap: str, group: str
 ) -> None:
     fill(bootstrap, topic, 1, 10)
-    member = join(kind, [topic], auto_commit=True)
+    member = join(anyone, [topic], auto_commit=True)
     take(member, 10)
     until(lambda: _committed(bootstrap, group, topic) == 10, [member], "a commit")
 
 
-def test_a_commit_need_not_be_waited_for(join: Joining, topic: str, bootstrap: str, group: str) -> None:
+def test_a_commit_need_not_be_waited_for(
+    kind: type[Any], join: Joining, topic: str, bootstrap: str, group: str
+) -> None:
     fill(bootstrap, topic, 1, 10)
-    outcomes: list[Any] = []
-    settings = {"on_commit": lambda error, partitions: outcomes.append((error, partitions))}
-    member = join(ConfluentMember, [topic], settings=settings)
+    member = join(kind, [topic])
     take(member, 10)
-    member.consumer.commit(asynchronous=True)
-    until(lambda: bool(outcomes), [member], "the outcome of the commit")
-    ((error, (committed,)),) = outcomes
-    assert (error, committed.error, committed.offset) == (None, None, 10)
+    committed: list[int] = []
+    member.commit_later(committed.append)
+    until(lambda: bool(committed), [member], "the outcome of the commit")
+    assert committed == [10]
     assert _committed(bootstrap, group, topic) == 10
 
 
@@ -278,10 +284,10 @@ def _committed(bootstrap: str, group: str, topic: str) -> int:
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_a_new_group_begins_where_it_is_told(
-    kind: type[Any], join: Joining, topic: str, bootstrap: str, reset: str
+    anyone: type[Any], join: Joining, topic: str, bootstrap: str, reset: str
 ) -> None:
     fill(bootstrap, topic, 1, 3)
-    member = join(kind, [topic], reset=reset)
+    member = join(anyone, [topic], reset=reset)
     read = until(shared([member], {topic: 1}), [member], "the partition")
     numbers = itertools.count(3)
     while not read:  # nobody can tell when a reader from the end has found the end
@@ -290,10 +296,10 @@ def test_a_new_group_begins_where_it_is_told(
     assert (read[0].offset == 0) if reset == "earliest" else (read[0].offset >= 3)
 
 
-def test_a_consumer_can_rewind(join: Joining, topic: str, bootstrap: str) -> None:
+def test_a_consumer_can_rewind(kind: type[Any], join: Joining, topic: str, bootstrap: str) -> None:
     fill(bootstrap, topic, 1, 6)
-    member = join(ConfluentMember, [topic])
+    member = join(kind, [topic])
     take(member, 6)
     member.commit()
-    member.consumer.seek(TopicPartition(topic, 0, 2))
+    member.rewind(topic, 0, 2)
     assert [r.offset for r in take(member, 4)] == [2, 3, 4, 5]

@@ -14,13 +14,13 @@ import re
 import selectors
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
+import aiokafka
 import kafka
-from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from kafka.errors import KafkaError
 
 HEARTBEAT_MS = 200
@@ -39,12 +39,21 @@ Owned = set[tuple[str, int]]
 
 
 class Member(Protocol):
+    revocations: int
+    """How often partitions were taken from it."""
+
     def poll(self, seconds: float) -> list[Read]: ...
 
     def owned(self) -> Owned: ...
 
     def commit(self) -> None:
         """Commit what was read, and wait for the answer."""
+
+    def commit_later(self, told: Callable[[int], None]) -> None:
+        """Commit what was read of the one partition and go on; `told` hears of the offset when it is done."""
+
+    def rewind(self, topic: str, partition: int, offset: int) -> None:
+        """Read on from an earlier offset."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -64,9 +73,9 @@ class ConfluentMember:
         instance: str | None = None,
         reset: str = "earliest",
         auto_commit: bool = False,
-        settings: Mapping[str, Any] = {},
     ) -> None:
         self.revocations = 0
+        self._told: Callable[[int], None] | None = None
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "group.id": group,
@@ -81,10 +90,11 @@ class ConfluentMember:
             "metadata.max.age.ms": 1000,
             "fetch.wait.max.ms": 100,
             "log_level": 0,
+            "on_commit": self._committed,
         }
         if instance is not None:
             config["group.instance.id"] = instance
-        self.consumer = Consumer({**config, **settings})
+        self.consumer = Consumer(config)
         self.consumer.subscribe(topics, on_revoke=self._revoked)
 
     def _revoked(self, consumer: Consumer, partitions: list[Any]) -> None:
@@ -107,12 +117,38 @@ class ConfluentMember:
             if each.error is not None:
                 raise KafkaException(each.error)
 
+    def commit_later(self, told: Callable[[int], None]) -> None:
+        self._told = told
+        self.consumer.commit(asynchronous=True)
+
+    def _committed(self, error: Any, partitions: list[TopicPartition]) -> None:
+        if self._told is None:  # a commit of its own
+            return
+        assert error is None, error
+        (partition,) = partitions
+        assert partition.error is None, partition
+        self._told(partition.offset)
+
+    def rewind(self, topic: str, partition: int, offset: int) -> None:
+        self.consumer.seek(TopicPartition(topic, partition, offset))
+
     def close(self) -> None:
         self.consumer.close()
 
 
 class CooperativeMember(ConfluentMember):
     strategy = "cooperative-sticky"
+
+
+class _CountingRevocations(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, member: KafkaPythonMember) -> None:
+        self._member = member
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self._member.revocations += bool(revoked)
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        pass
 
 
 class KafkaPythonMember:
@@ -139,10 +175,12 @@ class KafkaPythonMember:
             metadata_max_age_ms=METADATA_MS,
             fetch_max_wait_ms=100,
         )
+        self.revocations = 0
+        counting = _CountingRevocations(self)
         if any(topic.startswith("^") for topic in topics):
-            self.consumer.subscribe(pattern=topics[0])
+            self.consumer.subscribe(pattern=topics[0], listener=counting)
         else:
-            self.consumer.subscribe(topics)
+            self.consumer.subscribe(topics, listener=counting)
         self._read: queue.SimpleQueue[Read] = queue.SimpleQueue()
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._stopping = False
@@ -185,10 +223,32 @@ class KafkaPythonMember:
     def commit(self) -> None:
         self._do(self.consumer.commit)
 
+    def commit_later(self, told: Callable[[int], None]) -> None:
+        def done(offsets: dict[Any, Any], outcome: Any) -> None:
+            assert not isinstance(outcome, Exception), outcome
+            (committed,) = offsets.values()
+            told(committed.offset)
+
+        self._do(lambda: self.consumer.commit_async(callback=done))
+
+    def rewind(self, topic: str, partition: int, offset: int) -> None:
+        self._do(lambda: self.consumer.seek(kafka.TopicPartition(topic, partition), offset))
+
     def close(self) -> None:
         self._stopping = True
         self._thread.join(30)
         self.consumer.close(autocommit=False)
+
+
+class _CountingRevocationsLater(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, member: AiokafkaMember) -> None:
+        self._member = member
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        self._member.revocations += bool(revoked)
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        pass
 
 
 class AiokafkaMember:
@@ -203,9 +263,10 @@ class AiokafkaMember:
         auto_commit: bool = False,
     ) -> None:
         self._loop = asyncio.new_event_loop()
+        self.revocations = 0
 
-        async def start() -> AIOKafkaConsumer:
-            consumer = AIOKafkaConsumer(
+        async def start() -> aiokafka.AIOKafkaConsumer:
+            consumer = aiokafka.AIOKafkaConsumer(
                 bootstrap_servers=bootstrap,
                 group_id=group,
                 group_instance_id=instance,
@@ -218,10 +279,11 @@ class AiokafkaMember:
                 metadata_max_age_ms=METADATA_MS,
                 fetch_max_wait_ms=100,
             )
+            counting = _CountingRevocationsLater(self)
             if any(topic.startswith("^") for topic in topics):
-                consumer.subscribe(pattern=topics[0])
+                consumer.subscribe(pattern=topics[0], listener=counting)
             else:
-                consumer.subscribe(topics)
+                consumer.subscribe(topics, listener=counting)
             # Starting waits for the first assignment, which may need members that this thread must poll.
             self._starting = asyncio.ensure_future(consumer.start())
             return consumer
@@ -241,6 +303,19 @@ class AiokafkaMember:
     def commit(self) -> None:
         self._loop.run_until_complete(self.consumer.commit())
 
+    def commit_later(self, told: Callable[[int], None]) -> None:
+        (partition,) = self.consumer.assignment()
+
+        async def commit() -> None:
+            position = await self.consumer.position(partition)
+            await self.consumer.commit({partition: position})
+            told(position)
+
+        self._committing = self._loop.create_task(commit())
+
+    def rewind(self, topic: str, partition: int, offset: int) -> None:
+        self.consumer.seek(aiokafka.TopicPartition(topic, partition), offset)
+
     def close(self) -> None:
         self._loop.run_until_complete(self._starting)
         self._loop.run_until_complete(self.consumer.stop())
@@ -248,16 +323,35 @@ class AiokafkaMember:
 
 
 class KcatMember:
-    """kcat in a process of its own, so that it can be killed without a word to anybody."""
+    """kcat in a process of its own, so that it can be killed without a word to anybody.
 
-    def __init__(self, bootstrap: str, group: str, topics: list[str], *, reset: str = "earliest") -> None:
-        settings = {
+    It can neither be told to commit nor to rewind.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topics: list[str],
+        *,
+        instance: str | None = None,
+        reset: str = "earliest",
+        auto_commit: bool = False,
+        strategy: str = "range,roundrobin",
+    ) -> None:
+        settings: dict[str, Any] = {
+            "partition.assignment.strategy": strategy,
             "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "auto.offset.reset": reset,
-            "enable.auto.commit": "false",
+            "enable.auto.commit": str(auto_commit).lower(),
+            "auto.commit.interval.ms": 200,
+            "topic.metadata.refresh.interval.ms": METADATA_MS,
+            "metadata.max.age.ms": 1000,
             "fetch.wait.max.ms": 100,
         }
+        if instance is not None:
+            settings["group.instance.id"] = instance
         command = ["kcat", "-b", bootstrap, *(f"-X{name}={value}" for name, value in settings.items())]
         command += ["-u", "-f", r"%t %p %o %s\n", "-G", group, *topics]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
@@ -277,15 +371,21 @@ class KcatMember:
         fields = (line.split(b" ", 3) for line in lines.split(b"\n") if line)
         return [Read(t.decode(), int(p), int(o), value) for t, p, o, value in fields]
 
-    def owned(self) -> Owned:
-        """By what it last said about its assignment."""
-        said = re.findall(r"rebalanced[^\n]*: (assigned|revoked): ([^\n]*)\n", self._text["err"].decode())
-        if not said or said[-1][0] == "revoked":
-            return set()
-        return {(topic, int(p)) for topic, p in re.findall(r"(\S+) \[(\d+)\]", said[-1][1])}
+    def _said(self) -> list[tuple[str, str]]:
+        pattern = r"rebalanced[^\n]*(assign|revoke)\w*(?::| of)[^\n]*?((?:\S+ \[\d+\](?:, )?)+)\n"
+        return re.findall(pattern, self._text["err"].decode())
 
-    def commit(self) -> None:
-        raise NotImplementedError("kcat commits by itself or not at all")
+    @property
+    def revocations(self) -> int:
+        return sum(what == "revoke" for what, _ in self._said())
+
+    def owned(self) -> Owned:
+        """By what it has said about its assignment."""
+        owned: Owned = set()
+        for what, places in self._said():
+            named = {(topic, int(p)) for topic, p in re.findall(r"(\S+) \[(\d+)\]", places)}
+            owned = owned | named if what == "assign" else owned - named
+        return owned
 
     def kill(self) -> None:
         self.process.kill()
@@ -294,7 +394,10 @@ class KcatMember:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(10)
+            try:
+                self.process.wait(3)
+            except subprocess.TimeoutExpired:  # it hangs if a topic of its expression was deleted
+                self.kill()
         self._selector.close()
         self.process.communicate()
 
@@ -305,3 +408,7 @@ MEMBERS: dict[str, type[Any]] = {
     "kafka-python": KafkaPythonMember,
     "aiokafka": AiokafkaMember,
 }
+"""The libraries, which do all that a test asks for."""
+
+READERS: dict[str, type[Any]] = {**MEMBERS, "kcat": KcatMember}
+"""With the program that only reads."""
