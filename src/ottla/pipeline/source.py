@@ -58,14 +58,14 @@ class OttlaDataSource(DataSource):
         return StreamReader(self._read_options(schema).for_stream())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from ottla.pipeline import sink
+        from ottla.pipeline.sink import BatchSink
 
-        return sink.writer(self.options, schema, overwrite)
+        return BatchSink(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from ottla.pipeline import sink
+        from ottla.pipeline.sink import StreamSink
 
-        return sink.stream_writer(self.options, schema, overwrite)
+        return StreamSink(self.options, schema, overwrite)
 
     def _read_options(self, schema: StructType) -> SourceOptions:
         options = SourceOptions.parse(self.options)

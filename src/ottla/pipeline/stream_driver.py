@@ -41,7 +41,7 @@ from ottla.pipeline.watching import Watch
 
 log = logging.getLogger("ottla.pipeline")
 
-WAIT = 1.0
+WAIT = 0.5
 """Seconds that an idle stream waits for records before Spark may do its housekeeping."""
 
 WAIT_AMONG_OTHERS = 0.1
