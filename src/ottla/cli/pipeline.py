@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,9 +22,18 @@ from ottla.cli.options import (
     Json,
     Timeout,
     connect,
-    parse_pairs,
 )
 from ottla.cli.output import print_json, say, seconds_text, size_text, write
+from ottla.cli.pipeline_launch import (
+    Connector,
+    Launch,
+    as_pipeline_failure,
+    check_broker,
+    check_free,
+    need_spark,
+    stage_of,
+    topics_or_problem,
+)
 
 if TYPE_CHECKING:
     from ottla.cli.blocks import View
@@ -39,11 +46,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
-class Connector(StrEnum):
-    ottla = "ottla"
-    kafka = "kafka"
 
 
 File = Annotated[
@@ -105,30 +107,20 @@ def run(
     Each stage goes on where it ended the last time. A stage that fails is started again after a pause, the
     others go on meanwhile.
     """
-    pipeline = load(file, stage)
-    settings = _settings(set_ or [])
-    _check_broker(pipeline, bootstrap, once=once)
-    folder = checkpoints_of(pipeline, checkpoints)
-    _check_free(pipeline, folder)
-    raise typer.Exit(_run(pipeline, folder, settings, once, master, str(connector), bootstrap, as_json))
+    launch = Launch(file, checkpoints, master, set_, connector)
+    pipeline = launch.load(stage)
+    check_broker(pipeline, bootstrap, once=once)
+    check_free(pipeline, launch.checkpoints)
+    raise typer.Exit(_run(launch, pipeline, once, bootstrap, as_json))
 
 
-def _run(
-    pipeline: Pipeline,
-    folder: Checkpoints,
-    settings: dict[str, str],
-    once: bool,
-    master: str | None,
-    connector: str,
-    bootstrap: str,
-    as_json: bool,
-) -> int:
+def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json: bool) -> int:
     from ottla.pipeline.display import display_for
     from ottla.pipeline.runner import Runner, interrupts
 
-    context, spark = start_spark(pipeline, folder, settings, master, connector, bootstrap)
-    footer = f"{bootstrap} · {folder.root} · Ctrl-C stops"
-    display = display_for(as_json=as_json, footer=footer)
+    folder = launch.checkpoints
+    spark, context = launch.spark(), launch.context(pipeline, bootstrap)
+    display = display_for(as_json=as_json, footer=f"{bootstrap} · {folder.root} · Ctrl-C stops")
     runner = Runner(pipeline, spark, context, display=display)
     try:
         with interrupts(runner.stop, display.say) as came:
@@ -187,10 +179,10 @@ def check(
     from ottla.cli.blocks import show
     from ottla.cli.pipeline_check import check_pipeline
 
-    pipeline = load(file, stage)
-    folder = checkpoints_of(pipeline, checkpoints)
-    there, problem = _topics_or_problem(bootstrap, timeout)
-    context, spark = start_spark(pipeline, folder, _settings(set_ or []), master, str(connector), bootstrap)
+    launch = Launch(file, checkpoints, master, set_, connector)
+    pipeline = launch.load(stage)
+    there, problem = topics_or_problem(bootstrap, timeout)
+    spark, context = launch.spark(), launch.context(pipeline, bootstrap)
     view, problems = check_pipeline(pipeline, spark, context, there, [problem] if problem else [])
     spark.stop()
     show(view, as_json=as_json)
@@ -217,8 +209,8 @@ def status(
     from ottla.cli.blocks import watch as watch_it
     from ottla.cli.pipeline_status import status_view
 
-    pipeline = load(file, stage)
-    folder = checkpoints_of(pipeline, checkpoints)
+    launch = Launch(file, checkpoints)
+    pipeline, folder = launch.load(stage), launch.checkpoints
     with connect(bootstrap, min(timeout, 5.0)) as wire:
 
         def look() -> View:
@@ -252,8 +244,8 @@ def reset(
 
     if execute and dry_run:
         raise usage("--execute and --dry-run exclude each other")
-    pipeline = load(file)
-    folder = checkpoints_of(pipeline, checkpoints)
+    launch = Launch(file, checkpoints)
+    pipeline, folder = launch.load(), launch.checkpoints
     with connect(bootstrap, timeout) as wire:
         reset_stage(
             pipeline,
@@ -304,161 +296,3 @@ def warm(as_json: Json = False) -> None:
         write(f"made {made.path}, {size}, in {seconds_text(made.seconds)}\n")
     else:
         write(f"{made.path} is there already\n")
-
-
-# What the commands share
-
-
-def load(file: str, stages: list[str] | None = None) -> Pipeline:
-    """The pipeline in `file`, or the chosen stages of it."""
-    need_spark()
-    from ottla.pipeline.loading import CannotLoad, Pipeline
-
-    try:
-        return Pipeline.load(file).only(stages or [])
-    except CannotLoad as error:
-        raise usage(error.what, error.advice) from None
-
-
-def stage_of(pipeline: Pipeline, name: str) -> Any:
-    from ottla.pipeline.loading import CannotLoad
-
-    try:
-        return pipeline.stage(name)
-    except CannotLoad as error:
-        raise usage(error.what, error.advice) from None
-
-
-def need_spark() -> None:
-    from importlib.util import find_spec
-
-    for name in ("pyspark", "pyarrow"):
-        if find_spec(name) is None:
-            raise Failure(
-                f"pipelines need {name}, which is not installed",
-                "`pip install 'ottla[spark]'` brings Spark and all that it needs.",
-            )
-
-
-def checkpoints_of(pipeline: Pipeline, given: str | None) -> Checkpoints:
-    from ottla.pipeline.checkpoints import Checkpoints
-    from ottla.pipeline.runner import default_checkpoints
-
-    try:
-        return Checkpoints(given or str(default_checkpoints(pipeline)))
-    except (ValueError, OSError) as error:
-        raise usage(f"--checkpoints {given}: {error}") from None
-
-
-def start_spark(
-    pipeline: Pipeline,
-    folder: Checkpoints,
-    settings: dict[str, str],
-    master: str | None,
-    connector: str,
-    bootstrap: str,
-) -> tuple[Any, Any]:
-    """The context of the run, and a session for it."""
-    from ottla.pipeline.building import RunContext
-    from ottla.pipeline.java import JavaMissing
-    from ottla.pipeline.runner import of_spark
-    from ottla.pipeline.session import LOG_FILE, SparkFailed, spark_session
-
-    if "://" not in folder.root:
-        from pathlib import Path
-
-        Path(folder.root).mkdir(parents=True, exist_ok=True)
-        settings.setdefault(LOG_FILE, str(Path(folder.root) / "spark.log"))
-    began = time.monotonic()
-    if sys.stderr.isatty():
-        say(f"starting Spark on {master or settings.get('spark.master') or 'this machine'} …")
-    try:
-        spark = spark_session(f"ottla {pipeline.name}", master, of_spark(settings), connector)
-    except (SparkFailed, JavaMissing, ValueError) as error:
-        raise Failure(str(error)) from None
-    if sys.stderr.isatty():
-        say(f"Spark is ready, in {seconds_text(time.monotonic() - began)}")
-    context = RunContext(
-        pipeline=pipeline.name,
-        bootstrap=bootstrap,
-        checkpoints=folder,
-        connector=connector,
-        settings=settings,
-    )
-    return context, spark
-
-
-def as_pipeline_failure(error: Exception, pipeline: Pipeline) -> Failure | None:
-    """What a person should read for an error of a run; None when it is nobody's fault but ours."""
-    from ottla.pipeline.causes import cause_of
-    from ottla.pipeline.checkpoints import CheckpointError
-    from ottla.pipeline.declarations import StageError
-    from ottla.pipeline.runner import Refused
-
-    if isinstance(error, Refused):
-        lines = [
-            f"stage {each.stage} has changed in a way its checkpoint cannot follow:\n"
-            + "\n".join(f"         {change}" for change in each.changes)
-            for each in error.changes
-        ]
-        return Failure(
-            "\n       ".join(lines),
-            "Undo the change; or give the stage another name (name=...), so that it begins anew and the old\n"
-            "       checkpoint stays; or forget its progress and state:\n"
-            f"       ottla pipeline reset {pipeline.origin} {error.changes[0].stage} --to earliest",
-        )
-    if isinstance(error, CheckpointError | StageError):
-        return Failure(str(error))
-    if type(error).__module__.startswith(("pyspark.", "py4j.")):
-        return Failure(str(cause_of(error)))
-    return None
-
-
-def _settings(pairs: list[str]) -> dict[str, str]:
-    found = parse_pairs(pairs, "--set")
-    for key in found:
-        if not key.startswith(("spark.", "kafka.", "ottla.")):
-            raise usage(
-                f"--set {key}: settings are Spark's (spark.*), those of all topics (kafka.*) or ours (ottla.*)"
-            )
-    return found
-
-
-def _check_broker(pipeline: Pipeline, bootstrap: str, *, once: bool) -> None:
-    """A broker must be there at the start; so must the topics of a run that does not wait for them."""
-    from ottla.pipeline.input_topics import missing_inputs, topic_names
-
-    there = topic_names(bootstrap)
-    for stage in pipeline.stages if once else ():
-        missing = missing_inputs(stage, there)
-        if missing and not pipeline.feeders(stage):
-            raise Failure(
-                f"stage {stage.name} reads {', '.join(missing)}, which is not there",
-                "Without --once the pipeline waits for it. `ottla topic list` shows the topics there are.",
-            )
-
-
-def _check_free(pipeline: Pipeline, folder: Checkpoints) -> None:
-    """That no other run has the stages; better told now than after Spark's start."""
-    from ottla.pipeline.checkpoints import CheckpointError
-
-    for stage in pipeline.stages:
-        try:
-            with folder.stage(stage.name).lock():
-                pass
-        except CheckpointError as error:
-            raise Failure(str(error)) from None
-        except OSError as error:
-            raise Failure(f"cannot keep progress in {folder.root}: {error.strerror or error}") from None
-
-
-def _topics_or_problem(bootstrap: str, timeout: float) -> tuple[set[str] | None, str]:
-    from ottla.client.connection import BrokerUnreachable
-    from ottla.pipeline.input_topics import topic_names
-
-    try:
-        return topic_names(bootstrap, timeout=min(timeout, 5.0)), ""
-    except BrokerUnreachable as error:
-        return None, f"cannot reach the broker at {error.address}: {error.reason}"
-    except ValueError as error:
-        raise usage(f"--bootstrap: {error}") from None

@@ -41,6 +41,13 @@ class CannotLoad(Exception):
         self.trace = trace
 
 
+class NeedsSpark(CannotLoad):
+    """The file uses Spark while it is imported; loading it again when there is a session will do.
+
+    PySpark asks the JVM for much that looks harmless: a UDF whose type is given as text, `F.col("x")`.
+    """
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """Stages that run together. The name is part of their groups, dead-letter topics and folders."""
@@ -61,6 +68,12 @@ class Pipeline:
         if isinstance(source, str | Path):
             return _of_text(str(source), name)
         return _of_functions(source, name)
+
+    @staticmethod
+    def name_of(source: str | Path) -> str:
+        """What the pipeline of this file or module will be called."""
+        path = Path(source).expanduser()
+        return _legal(path.stem) if path.is_file() else str(source).rpartition(".")[2]
 
     @property
     def names(self) -> list[str]:
@@ -128,10 +141,10 @@ def _of_text(source: str, name: str | None) -> Pipeline:
             f"{source} is a folder", f"Name the file in it: {', '.join(inside)}." if inside else ""
         )
     if path.is_file():
-        return _of_module(_import_file(path), name or _legal(path.stem), source)
+        return _of_module(_import_file(path), name or Pipeline.name_of(path), source)
     if path.suffix == ".py" or os.sep in source:
         raise CannotLoad(f"there is no file {source}", _near_file(path))
-    return _of_module(_import_module(source), name or source.rpartition(".")[2], source)
+    return _of_module(_import_module(source), name or Pipeline.name_of(source), source)
 
 
 def _of_functions(functions: Iterable[Callable[..., Any]], name: str | None) -> Pipeline:
@@ -211,6 +224,8 @@ def _failed_import(what: str, error: BaseException) -> CannotLoad | BaseExceptio
     if not isinstance(error, Exception):
         return error
     trace = "".join(traceback.format_exception(error))
+    if _wants_session(error):
+        return NeedsSpark(f"{what} uses Spark while it is imported ({cause_of(error).where})", trace=trace)
     if isinstance(error, StageError):
         return CannotLoad(f"{what}: {error}", trace=trace)
     if isinstance(error, SyntaxError):
@@ -223,6 +238,18 @@ def _failed_import(what: str, error: BaseException) -> CannotLoad | BaseExceptio
             trace,
         )
     return CannotLoad(f"{what} fails when it is imported: {cause_of(error)}", trace=trace)
+
+
+def _wants_session(error: Exception) -> bool:
+    """Whether it failed for nothing but that there is no session yet."""
+    from pyspark.errors import PySparkRuntimeError
+
+    if isinstance(error, PySparkRuntimeError):
+        return error.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS"
+    if not isinstance(error, AssertionError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and "pyspark" in Path(frames[-1].filename).parts
 
 
 def _send_by_value(module: ModuleType | None) -> None:

@@ -30,7 +30,7 @@ from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.display import Display, PlainDisplay, SilentDisplay
 from ottla.pipeline.fingerprint import IncompatibleChange
 from ottla.pipeline.lag_watch import LagWatch
-from ottla.pipeline.loading import Pipeline, PipelineLike
+from ottla.pipeline.loading import NeedsSpark, Pipeline, PipelineLike
 from ottla.pipeline.progress import Board, Phase, StageProgress
 from ottla.pipeline.status import StatusFiles, positions_of
 from ottla.pipeline.stopping import StopRequest
@@ -245,9 +245,9 @@ def interrupts(stop: StopRequest, say: Callable[[str], None]) -> Iterator[dict[s
             signal.signal(number, handler)
 
 
-def default_checkpoints(pipeline: Pipeline) -> Path:
-    """Where progress is kept when nobody says: `.ottla/<name>` here."""
-    return Path.cwd() / ".ottla" / pipeline.name
+def default_checkpoints(pipeline: str) -> Path:
+    """Where progress of the pipeline called so is kept when nobody says: `.ottla/<name>` here."""
+    return Path.cwd() / ".ottla" / pipeline
 
 
 def of_spark(settings: Mapping[str, str]) -> dict[str, str]:
@@ -278,13 +278,17 @@ def run(
     from ottla.pipeline.building import RunContext
     from ottla.pipeline.session import spark_session
 
-    loaded = Pipeline.load(pipeline, name=name).only(stages)
     wanted = dict(settings or {})
-    session = spark or spark_session(f"ottla {loaded.name}", master, of_spark(wanted), connector)
+    try:
+        loaded = Pipeline.load(pipeline, name=name).only(stages)
+        session = spark or spark_session(f"ottla {loaded.name}", master, of_spark(wanted), connector)
+    except NeedsSpark:
+        session = spark or spark_session("ottla pipeline", master, of_spark(wanted), connector)
+        loaded = Pipeline.load(pipeline, name=name).only(stages)
     context = RunContext(
         pipeline=loaded.name,
         bootstrap=bootstrap,
-        checkpoints=Checkpoints(str(checkpoints or default_checkpoints(loaded))),
+        checkpoints=Checkpoints(str(checkpoints or default_checkpoints(loaded.name))),
         connector=connector,
         settings=wanted,
     )
