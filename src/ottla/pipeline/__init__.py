@@ -10,19 +10,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic
+    from ottla.pipeline.runner import run
     from ottla.pipeline.session import spark_session
-    from ottla.pipeline.stages import (
-        Lake,
-        Stage,
-        StageError,
-        Table,
-        Topic,
-        lake,
-        stage,
-        stages_of,
-        table,
-        topic,
-    )
+    from ottla.pipeline.stages import lake, stage, stages_of, table, topic
+
+_HOMES = {
+    "Lake": "declarations",
+    "Stage": "declarations",
+    "StageError": "declarations",
+    "Table": "declarations",
+    "Topic": "declarations",
+    "lake": "stages",
+    "run": "runner",
+    "spark_session": "session",
+    "stage": "stages",
+    "stages_of": "stages",
+    "table": "stages",
+    "topic": "stages",
+}
 
 __all__ = [
     "Lake",
@@ -31,6 +37,7 @@ __all__ = [
     "Table",
     "Topic",
     "lake",
+    "run",
     "spark_session",
     "stage",
     "stages_of",
@@ -40,10 +47,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "ottla.pipeline.session" if name == "spark_session" else "ottla.pipeline.stages"
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
