@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 Place: TypeAlias = tuple[str, int]
@@ -162,6 +161,10 @@ class Given:
         known = {name.lower(): name for name in self._names}
         for name in sorted(self._texts):
             if name not in known and not name.startswith("kafka."):
+                from difflib import (
+                    get_close_matches,
+                )  # rarely needed, and this module is loaded in all workers
+
                 near = get_close_matches(name, known, 1)
                 hint = f"; did you mean {known[near[0]]}?" if near else ""
                 found.append(f"the option {name} is unknown to this {self._role} and without effect{hint}")

@@ -129,9 +129,10 @@ class StreamDriver:
             if everything or self._target is not None:
                 self.progress.settle(SETTLE_AT_THE_END)
                 return start_json
-            self.progress.settle(min(SETTLE, wait))
+            settled = self.progress.settle(min(SETTLE, wait))
             left = min(deadline - time.monotonic(), self._hold.left(time.monotonic()))
-            if left <= 0 or not self._watch.wait(ends, self.brokers.leaders, left):
+            nap = left if settled else min(left, SETTLE)
+            if left <= 0 or not (self._watch.wait(ends, self.brokers.leaders, nap) or nap < left):
                 self._idle = True
                 return start_json
 
