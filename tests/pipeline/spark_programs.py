@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -41,7 +41,8 @@ def program(
     try:
         yield process
     finally:
-        if process.poll() is None:
+        # Also when the program has ended: it may have been killed and have left children.
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 

@@ -77,8 +77,15 @@ def spark_session(
         _take_python(given)
         wanted = {**_defaults(master), **given, "spark.app.name": app, "spark.master": master}
         if connector == "kafka":
-            wanted["spark.jars"] = ",".join(filter(None, [wanted.get("spark.jars"), connector_jars.jars()]))
+            wanted["spark.jars"] = ",".join(filter(None, [wanted.get("spark.jars"), _kafka_jars()]))
         return _local_driver(wanted, log_file, archiving == "auto")
+
+
+def _kafka_jars() -> str:
+    try:
+        return connector_jars.jars()
+    except connector_jars.ConnectorMissing as missing:
+        raise SparkFailed(str(missing)) from missing
 
 
 def _local_driver(wanted: dict[str, str], log_file: str | None, archiving: bool) -> SparkSession:
