@@ -80,7 +80,7 @@ class RecordDecoder:
         self._partitions = pa.array([], pa.int32())
         self._evens = pa.array([], pa.int64())
 
-    def decode(self, data: bytes, bodies: Sequence[BatchBody], start: int, end: int) -> Any:
+    def decode(self, data: bytes | bytearray, bodies: Sequence[BatchBody], start: int, end: int) -> Any:
         """One RecordBatch of the records in `bodies` (parts of `data`) with offsets from `start` to `end`.
 
         `end` is not included. Offsets rise within the batch as they do in the log.
@@ -124,7 +124,7 @@ class RecordDecoder:
             _spread_int32(bodies, [int(b.header.is_log_append_time) for b in bodies]),
         ]
         if self._include_headers:
-            columns.append(_headers(data, positions, ends, bare))
+            columns.append(_headers(bytes(data), positions, ends, bare))
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if bodies[0].header.base_offset >= start and bodies[-1].header.next_offset <= end:
             return batch
@@ -151,7 +151,7 @@ class RecordDecoder:
             self._partitions = pa.repeat(self._partition, count)
 
 
-def _record_starts(data: bytes, position: int, end: int, count: int, starts: list[int]) -> None:
+def _record_starts(data: bytes | bytearray, position: int, end: int, count: int, starts: list[int]) -> None:
     """Hop over `count` records that must fill `data` from `position` to `end`.
 
     This loop is the only work per record, so it does nothing but follow the lengths. A negative length is
@@ -171,8 +171,8 @@ def _record_starts(data: bytes, position: int, end: int, count: int, starts: lis
                 if second < 0x80:
                     position += ((byte & 0x7F | second << 7) >> 1) + 2
                 else:
-                    length, position = read_varint(data, position)
-                    position += max(length, 0)
+                    length, width = read_varint(bytes(data[position : position + 5]), 0)
+                    position += width + max(length, 0)
     except IndexError:
         raise InvalidRecords("the records are cut off") from None
     if position != end:
