@@ -30,7 +30,7 @@ _STATEFUL = (
 _WITH_TYPES = ("Aggregate", "Join")
 _NUMBER = re.compile(r"#\d+L?")
 _ALIAS = re.compile(r" AS (`[^`]+`|[\w.]+(\([^)]*\))?)")
-_TREE = re.compile(r"^[\s:|+\-]*")
+_TREE = re.compile(r"^[\s:|+\-~]*")
 _ALL_FIELDS = 10_000
 
 
@@ -53,7 +53,9 @@ def stateful_operators(frame: DataFrame) -> list[dict[str, Any]]:
         lines = [_TREE.sub("", line) for line in text.splitlines()]
         return [{"operator": _plain(line)} for line in lines if line.split(" ", 1)[0] in _STATEFUL]
     found: list[dict[str, Any]] = []
-    _walk(frame._jdf.queryExecution().optimizedPlan(), found)
+    # Asking the frame for its optimised plan is refused for streams, so the optimiser is asked.
+    optimizer = frame.sparkSession._jsparkSession.sessionState().optimizer()
+    _walk(optimizer.execute(frame._jdf.queryExecution().analyzed()), found)
     return found
 
 
@@ -75,7 +77,7 @@ def _walk(node: Any, found: list[dict[str, Any]]) -> None:
 
 
 def _plain(text: str) -> str:
-    return _NUMBER.sub("", _ALIAS.sub("", text)).strip()
+    return _NUMBER.sub("", _ALIAS.sub("", text)).strip().removeprefix("~")  # Spark's mark for what streams
 
 
 def _items(sequence: Any) -> list[Any]:
