@@ -84,8 +84,9 @@ def test_importing_and_declaring_imports_no_spark() -> None:
 
 
 def test_a_real_time_trigger_has_an_interval() -> None:
-    assert declared(CLICKS, to=topic("b"), trigger="real-time").trigger_arguments == {"realTime": "5 minutes"}
-    exact = declared(CLICKS, to=topic("b"), trigger="real-time 30 seconds")
+    usual = declared(CLICKS, to=topic("b"), trigger="real-time", bad="drop")
+    assert usual.trigger_arguments == {"realTime": "5 minutes"}
+    exact = declared(CLICKS, to=topic("b"), trigger="real-time 30 seconds", bad="drop")
     assert exact.trigger_arguments == {"realTime": "30 seconds"}
 
 
@@ -217,6 +218,11 @@ AVSC = json.dumps(AVRO)
         (lambda: declared(CLICKS, to=lake("x"), mode="complete"), "a lake keeps every batch"),
         (lambda: declared(CLICKS, to=topic("b"), bad="ignore"), "is not one of dead-letter, fail, drop"),
         (lambda: declared(CLICKS, to=topic("b"), trigger="soon"), "is no interval"),
+        (lambda: declared(CLICKS, to=topic("b"), trigger="real-time"), "has no dead letters"),
+        (
+            lambda: declared(CLICKS, to=lake("b"), trigger="real-time", bad="drop"),
+            "to one topic and nothing else",
+        ),
         (lambda: declared(CLICKS, to=topic("b"), name="a/b"), "letters, digits"),
         (lambda: declared(CLICKS, to=topic("b"), dead_letters="clicks"), "reads its own dead letters"),
         (lambda: declared(CLICKS, to=topic("b"), bad="drop", dead_letters="x"), "has no use with bad='drop'"),

@@ -17,24 +17,26 @@ a transaction over all topics of a batch finds its place here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.storagelevel import StorageLevel
 
 from ottla.pipeline.connectors import CONNECTORS, Connection
 from ottla.pipeline.dead_letters import DeadLetters, Input, explain_failure, seen_in_batch, watched
 from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic, nearest
-from ottla.pipeline.encoding import encoded, rows_for, value_schema
+from ottla.pipeline.encoding import rows_for, topic_columns, value_schema
 from ottla.pipeline.fingerprint import Fingerprint
 from ottla.pipeline.formats import columns_of, decoded, first_line, reader_of
 from ottla.pipeline.shapes import shape_of
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from ottla.pipeline.checkpoints import Checkpoints, StageFolder
 
 __all__ = ["BuiltStage", "RunContext", "build", "shape_of"]
@@ -75,6 +77,7 @@ class BuiltStage:
         self._connection = connection
         self._folder = folder
         self._letters = letters
+        self._columns: dict[int, list[Column]] = {}
 
     @property
     def dead_letter_topic(self) -> str | None:
@@ -83,7 +86,30 @@ class BuiltStage:
 
     def __getstate__(self) -> dict[str, Any]:
         """For Spark Connect, which runs `write_batch` in a process of the server; a session cannot follow."""
-        return {**self.__dict__, "frame": None, "inputs": ()}
+        return {**self.__dict__, "frame": None, "inputs": (), "_columns": {}}
+
+    def writer(
+        self, *, once: bool = False, write_batch: Callable[[DataFrame, int], None] | None = None
+    ) -> DataStreamWriter:
+        """The query, but for its name and checkpoint: what it writes to, its output mode and its trigger.
+
+        `once` ends it when all is read that is there at the start. `write_batch` stands for the stage's own,
+        around which a runner may have something to do; in real time there are no batches to call it for.
+        """
+        if self.stage.real_time and not once:
+            (output,) = self.stage.outputs
+            assert isinstance(output, Topic) and output.name is not None
+            columns = topic_columns(self.frame, output, f"stage {self.stage.name}")
+            rows = rows_for(self.frame, output).select(*columns)
+            writer = self._connection.writer(rows, output.name, output.options)
+            # Rows are final as they come, and Spark calls that update here.
+            mode = "update" if self.stage.mode == "append" else self.stage.mode
+            return writer.outputMode(mode).trigger(**self.stage.trigger_arguments)
+        batches = self.frame.writeStream.foreachBatch(write_batch or self.write_batch)
+        batches = batches.outputMode(self.stage.mode)
+        if once:
+            return batches.trigger(availableNow=True)
+        return batches.trigger(**self.stage.trigger_arguments)
 
     def write_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Write a batch to all outputs, then its dead letters. Called by Spark."""
@@ -120,11 +146,9 @@ class BuiltStage:
             write_lake(rows, output, query_id=query_id, batch_id=batch_id, output=number)
             return
         assert output.name is not None
-        self._connection.write(encoded(rows, output, self._what), output.name, output.options)
-
-    @property
-    def _what(self) -> str:
-        return f"stage {self.stage.name}"
+        if number not in self._columns:  # made once, for making them costs as much as a small batch
+            self._columns[number] = topic_columns(rows, output, f"stage {self.stage.name}")
+        self._connection.write(rows.select(*self._columns[number]), output.name, output.options)
 
 
 def build(spark: SparkSession, stage: Stage, context: RunContext) -> BuiltStage:
@@ -134,6 +158,10 @@ def build(spark: SparkSession, stage: Stage, context: RunContext) -> BuiltStage:
         raise StageError(
             f"no connector {context.connector!r}{nearest(context.connector, CONNECTORS)}; there are"
             f" {' and '.join(CONNECTORS)}"
+        )
+    if stage.real_time and context.connector != "kafka":
+        raise StageError(
+            f'{what}: trigger="real-time" needs Spark\'s own connector: run with --connector kafka'
         )
     connection = Connection(context.connector, context.bootstrap, context.settings)
     folder = context.checkpoints.stage(stage.name)
@@ -155,7 +183,7 @@ def build(spark: SparkSession, stage: Stage, context: RunContext) -> BuiltStage:
             read = Input(len(inputs), declared, reader_of(declared), options)
             inputs.append(read)
             raw = connection.stream(spark, options)
-            frames.append(columns_of(watched(decoded(raw, read.reader), read, stage.bad), read.reader))
+            frames.append(columns_of(watched(decoded(raw, read.reader), read, stage), read.reader))
         result = _result(stage, frames, what)
         schemas = [value_schema(result, output, what) for output in stage.outputs]
         _check_mode(spark, stage, result)

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from ottla.pipeline.declarations import Topic
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from ottla.pipeline.dead_letters import Offsets
 
 CONNECTORS = ("ottla", "kafka")
@@ -86,6 +88,11 @@ class Connection:
         kept["endingOffsets"] = _offsets_json(end)
         kept["failOnDataLoss"] = "false"
         return spark.read.format(self.connector).options(**kept).load()
+
+    def writer(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> DataStreamWriter:
+        """Write a stream of rows to a topic without a function for its batches."""
+        given = {"kafka.bootstrap.servers": self.bootstrap, **self._settings(), **options, "topic": topic}
+        return rows.writeStream.format(self.connector).options(**given)
 
     def write(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
         """Write rows to a topic; all are acknowledged when this returns."""

@@ -42,7 +42,7 @@ LARGEST = 2048
 EARLIEST = -2
 
 _FAILED = "ottla-bad-record"
-_FAILURE = re.compile(_FAILED + r" (\S+) (\d+) (\d+) ([A-Za-z0-9+/=]*|null)")
+_FAILURE = re.compile(_FAILED + r" (\S+) (\d+) (\d+) (null|large|=[A-Za-z0-9+/=\s]*)\.")
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _LETTER = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))])
 
@@ -73,9 +73,9 @@ class Seen:
     first: list[dict[str, Any]]
 
 
-def watched(frame: DataFrame, read: Input, bad: str) -> DataFrame:
+def watched(frame: DataFrame, read: Input, stage: Stage) -> DataFrame:
     """The good records of an input. What becomes of the bad ones is what the stage declared."""
-    if bad == "fail":
+    if stage.bad == "fail":
         failure = F.raise_error(
             F.concat_ws(
                 " ",
@@ -83,12 +83,16 @@ def watched(frame: DataFrame, read: Input, bad: str) -> DataFrame:
                 F.col(SOURCE_COLUMN).getField("topic"),
                 F.col(SOURCE_COLUMN).getField("partition").cast("string"),
                 F.col(SOURCE_COLUMN).getField("offset").cast("string"),
-                F.coalesce(F.base64(F.substring("value", 1, LARGEST)), F.lit("null")),
+                F.when(F.col("value").isNull(), "null.")
+                .when(F.length("value") > LARGEST, "large.")
+                .otherwise(F.concat(F.lit("="), F.base64("value"), F.lit("."))),
             )
         )
         return frame.where(F.when(F.col(BAD), failure.cast("boolean")).otherwise(F.lit(True)))
+    if stage.real_time:
+        return frame.where(~F.col(BAD))  # there is no batch whose count could be told
     counts = [F.count(F.lit(1)).alias("rows"), F.count_if(F.col(BAD)).alias("bad")]
-    if bad == "dead-letter":
+    if stage.bad == "dead-letter":
         size = _size()
         letter = F.struct(F.col(SOURCE_COLUMN).alias("source"), F.col("value"))
         order = F.when(F.col(BAD) & (size <= LARGEST), F.col(SOURCE_COLUMN).getField("offset"))
@@ -105,8 +109,11 @@ def explain_failure(error: BaseException, stage: Stage, inputs: Sequence[Input])
     if found is None:
         return None
     topic, partition, offset, value = found.groups()
-    read = next(each for each in inputs if each.source.reads(topic))
-    reason = read.reader.explain(None if value == "null" else base64.b64decode(value))
+    read = next((each for each in inputs if each.source.reads(topic)), None)
+    if read is None or value == "large":
+        reason = f"it cannot be read; `ottla consume {topic} -p {partition} -o {offset} -n 1` shows it"
+    else:
+        reason = read.reader.explain(None if value == "null" else base64.b64decode(value[1:]))
     return StageError(
         f"stage {stage.name}: bad record in {topic}, partition {partition}, offset {offset}: {reason}"
         ' (the stage says bad="fail")'

@@ -116,6 +116,11 @@ class Stage:
         return f"ottla.{pipeline}.{self.name}"
 
     @property
+    def real_time(self) -> bool:
+        """Whether rows are to be written as they come, without batches."""
+        return REAL_TIME.fullmatch(self.trigger) is not None
+
+    @property
     def trigger_arguments(self) -> dict[str, str]:
         """The trigger as `DataStreamWriter.trigger` takes it."""
         real_time = REAL_TIME.fullmatch(self.trigger)

@@ -50,6 +50,11 @@ def value_schema(frame: DataFrame, output: Topic | Lake, what: str) -> T.StructT
 
 def encoded(rows: DataFrame, target: Topic, what: str) -> DataFrame:
     """The rows as a topic takes them."""
+    return rows.select(*topic_columns(rows, target, what))
+
+
+def topic_columns(rows: DataFrame, target: Topic, what: str) -> list[Column]:
+    """What makes of such rows what a topic takes; good for all frames with these columns."""
     columns = [_value(rows, target, what).alias("value")]
     if target.key is not None:
         columns.append(_key(rows, target.key, f"{what}: key for {target.title}").alias("key"))
@@ -59,7 +64,7 @@ def encoded(rows: DataFrame, target: Topic, what: str) -> DataFrame:
         columns.append(
             _partition(rows, target.partition, f"{what}: partition for {target.title}").alias("partition")
         )
-    return rows.select(*columns)
+    return columns
 
 
 def _value(rows: DataFrame, target: Topic, what: str) -> Column:

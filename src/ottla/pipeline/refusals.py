@@ -61,6 +61,8 @@ def check_stage(what: str, declared: Stage) -> None:
     check_choice(what, "mode", declared.mode, MODES)
     check_choice(what, "bad", declared.bad, BAD_RECORDS)
     _check_trigger(what, declared.trigger)
+    if declared.real_time:
+        _check_real_time(what, declared)
     if declared.dead_letters is not None:
         if declared.bad != "dead-letter":
             raise StageError(f"{what}: dead_letters= has no use with bad={declared.bad!r}")
@@ -103,6 +105,17 @@ def _check_output(what: str, declared: Stage, output: Topic | Lake) -> None:
             raise StageError(
                 f"{what}: {output.name} is read and written by the same stage: it would feed itself for ever"
             )
+
+
+def _check_real_time(what: str, declared: Stage) -> None:
+    """Without batches there is nothing to hang several outputs, a lake's files or dead letters on."""
+    (output, *more) = declared.outputs
+    if more or isinstance(output, Lake):
+        raise StageError(
+            f'{what}: trigger="real-time" writes each row as it comes, to one topic and nothing else'
+        )
+    if declared.bad == "dead-letter":
+        raise StageError(f'{what}: trigger="real-time" has no dead letters; say bad="drop" or bad="fail"')
 
 
 def _check_signature(what: str, function: Callable[..., Any], frames: int) -> None:
