@@ -252,9 +252,9 @@ def _sweep(place: LakePlace) -> None:
     entries = place.notes.list(SWAPS)
     decided = {entry.name.removesuffix(NOTE) for entry in entries if entry.name.endswith(NOTE)}
     for entry in entries:
-        undecided = entry.name.endswith(STAGED) and entry.name.removesuffix(STAGED) not in decided
+        is_kept = entry.name.endswith(NOTE) or entry.name.removesuffix(STAGED) in decided
         # Whoever holds the lock knows that nobody is writing it; elsewhere only its age tells.
-        if undecided and (place.notes.is_local or is_stale(entry)):
+        if not is_kept and (place.notes.is_local or is_stale(entry)):
             place.notes.remove(f"{SWAPS}/{entry.name}")
     for writer in place.notes.list(STAGING):
         data = place.notes.read(f"{JOURNALS}/{writer.name}.json")

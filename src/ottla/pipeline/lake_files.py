@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import unquote
@@ -131,8 +131,11 @@ class _OpenFile:
         return StagedFile(self._staged, self._folder, self._name, self._rows, size)
 
     def abandon(self) -> None:
-        """The task fails: the file stays unfinished, to be swept with its folder."""
-        self._stream.close()
+        """The task fails: the file is never listed, and is swept with its folder."""
+        with suppress(OSError, ValueError):  # the disk may be what failed
+            self._writer.close()
+        with suppress(OSError):
+            self._stream.close()
 
 
 def _by_partition(

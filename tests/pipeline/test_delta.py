@@ -1,0 +1,116 @@
+"""A batch is in a Delta table once, by the table's own log."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from ottla.pipeline.declarations import Lake
+from ottla.pipeline.lake import LakeError, write_lake
+from ottla.pipeline.lake_compact import compact_lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def frame(spark: SparkSession, start: int, end: int) -> DataFrame:
+    return spark.range(start, end).selectExpr(
+        "id", "concat('t', id) text", "date_add(date'2026-01-01', cast(id % 2 as int)) day", "array(id) many"
+    )
+
+
+def ids(path: str) -> list[int]:
+    return sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
+
+
+def test_batches_are_added_once_each(tmp_path: Path, spark: SparkSession) -> None:
+    target = Lake(str(tmp_path / "table"), ("day",), "delta")
+    first = write_lake(frame(spark, 0, 10), target, query_id="q", batch_id=0)
+    assert (first.rows, first.done_before) == (10, False)
+    write_lake(frame(spark, 10, 20), target, query_id="q", batch_id=1)
+    again = write_lake(frame(spark, 10, 20), target, query_id="q", batch_id=1)
+    assert (again.rows, again.done_before) == (0, True)
+    assert write_lake(frame(spark, 0, 0), target, query_id="q", batch_id=2).files == 0
+    write_lake(frame(spark, 20, 25), target, query_id="q", batch_id=3)
+    assert ids(target.path) == list(range(25))
+    table = DeltaTable(target.path)
+    assert table.version() == 2, "an empty batch made a version"
+    assert table.metadata().partition_columns == ["day"]
+    assert table.transaction_version("q-0") == 3
+    days = table.to_pyarrow_table(filters=[("day", "=", "2026-01-02")])["id"].to_pylist()
+    assert sorted(days) == list(range(1, 25, 2))
+
+
+def test_another_query_and_another_output_write_their_own(tmp_path: Path, spark: SparkSession) -> None:
+    target = Lake(str(tmp_path / "table"), format="delta")
+    for query, output in (("a", 0), ("a", 1), ("b", 0)):
+        write_lake(frame(spark, 0, 3), target, query_id=query, batch_id=0, output=output)
+    assert ids(target.path) == sorted([0, 1, 2] * 3)
+
+
+def test_a_crash_before_the_commit_leaves_files_that_nobody_reads(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Lake(str(tmp_path / "table"), format="delta")
+    write_lake(frame(spark, 0, 3), target, query_id="q", batch_id=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "ottla.pipeline.delta._commit", lambda *_: (_ for _ in ()).throw(RuntimeError("killed"))
+        )
+        with pytest.raises(RuntimeError, match="killed"):
+            write_lake(frame(spark, 3, 6), target, query_id="q", batch_id=1)
+    assert ids(target.path) == [0, 1, 2]
+    write_lake(frame(spark, 3, 6), target, query_id="q", batch_id=1)
+    assert ids(target.path) == list(range(6))
+    table = DeltaTable(target.path)
+    orphans = table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True, full=True)
+    assert len(orphans) >= 1
+
+
+def test_a_batch_of_the_past_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    target = Lake(str(tmp_path / "table"), format="delta")
+    write_lake(frame(spark, 0, 3), target, query_id="q", batch_id=5)
+    with pytest.raises(LakeError, match="comes after batch 5"):
+        write_lake(frame(spark, 0, 3), target, query_id="q", batch_id=4)
+
+
+def test_other_columns_or_partitions_than_the_table_has_are_refused(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    target = Lake(str(tmp_path / "table"), format="delta")
+    write_lake(frame(spark, 0, 3), target, query_id="q", batch_id=0)
+    with pytest.raises(LakeError, match=r"text: string there, no such column in the stage"):
+        write_lake(frame(spark, 0, 3).drop("text"), target, query_id="q", batch_id=1)
+    with pytest.raises(LakeError, match=r"id: long there, string in the stage"):
+        write_lake(
+            frame(spark, 0, 3).selectExpr("string(id) id", "text", "day", "many"),
+            target,
+            query_id="q",
+            batch_id=1,
+        )
+    with pytest.raises(LakeError, match="is partitioned by"):
+        write_lake(frame(spark, 0, 3), Lake(target.path, ("day",), "delta"), query_id="q", batch_id=1)
+    assert ids(target.path) == [0, 1, 2]
+
+
+def test_a_table_compacts_itself(tmp_path: Path, spark: SparkSession) -> None:
+    target = Lake(str(tmp_path / "table"), format="delta")
+    for batch in range(4):
+        write_lake(frame(spark, batch * 5, batch * 5 + 5), target, query_id="q", batch_id=batch)
+    done = compact_lake(target.path)
+    assert (done.files_before > 4, done.files_after) == (True, 1)
+    assert ids(target.path) == list(range(20))
+    with pytest.raises(LakeError, match="cannot say beforehand"):
+        compact_lake(target.path, dry_run=True)
+
+
+def test_without_the_package_it_is_said_which_one_to_install(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(LakeError, match=r"pip install 'ottla\[delta\]'"):
+        write_lake(frame(spark, 0, 3), Lake(str(tmp_path / "t"), format="delta"), query_id="q", batch_id=0)
