@@ -159,11 +159,8 @@ def likeness(one: Sequence[int], other: Sequence[int]) -> float:
     return sum(value in first and value in second for value in sample) / len(sample)
 
 
-def profile(lists: Iterable[Sequence[str]], limit: int = 20) -> list[tuple[str, float]]:
-    """What somebody reads about: the terms of the articles read, weighted by the share of articles with them.
-
-    A term that was met once says little, so one article's terms enter only when there is nothing better.
-    """
+def profile(lists: Iterable[Sequence[str]], limit: int = 30) -> list[tuple[str, float]]:
+    """What somebody reads about: the terms of the articles read, weighted by the share that has them."""
     count, total = Counter[str](), 0
     for words in lists:
         count.update(words)
