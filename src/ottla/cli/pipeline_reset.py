@@ -17,7 +17,7 @@ from ottla.client.group_offsets import commit_offsets, committed_offsets
 from ottla.client.groups import Place
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.pipeline.checkpoints import CheckpointError
-from ottla.pipeline.status import positions_of
+from ottla.pipeline.lag_watch import positions_of
 
 if TYPE_CHECKING:
     from ottla.client.wire import Wire

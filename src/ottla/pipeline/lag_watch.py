@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.groups import Place
-from ottla.client.lag import lags, most_seconds, total_records
+from ottla.client.lag import ends, lags, most_seconds, total_records
 from ottla.client.wire import BrokerUnreachable, Wire
-from ottla.pipeline.progress import Board, Offsets
+from ottla.pipeline.progress import Board, Offsets, as_offsets
 from ottla.protocol.errors import ApiError
+
+if TYPE_CHECKING:
+    from ottla.pipeline.checkpoints import Checkpoints, StageFolder
+    from ottla.pipeline.declarations import Stage
 
 EVERY = 2.0
 TIMEOUT = 5.0
@@ -29,24 +34,61 @@ def lag_of(wire: Wire, positions: Mapping[Place, int]) -> tuple[int | None, floa
     return total_records(found), most_seconds(found, time.time_ns() // 1_000_000)
 
 
+def first_positions(stage: Stage, folder: StageFolder, wire: Wire) -> dict[Place, int]:
+    """Where a stage without a batch will begin, if that is the beginning of its topics; else nothing."""
+    if not begins_at_the_beginning(stage, folder.starting_options()):
+        return {}
+    wanted = [
+        (topic.name, partition.partition_index)
+        for topic in wire.metadata().topics
+        if topic.name and not topic.is_internal and any(each.reads(topic.name) for each in stage.topics)
+        for partition in topic.partitions
+    ]
+    return {place: span.start for place, span in ends(wire, wanted).items()}
+
+
+def begins_at_the_beginning(stage: Stage, after_reset: Mapping[str, str]) -> bool:
+    """What a reset says comes before what the inputs say; without either a stage reads its topics whole."""
+    for options in [after_reset] if after_reset else [each.options for each in stage.topics]:
+        starts = {
+            name.lower(): value for name, value in options.items() if name.lower().startswith("starting")
+        }
+        if starts and starts != {"startingoffsets": "earliest"}:
+            return False
+    return True
+
+
 def places(offsets: Offsets) -> dict[Place, int]:
     return {(topic, number): offset for topic, each in offsets.items() for number, offset in each.items()}
 
 
+def positions_of(offsets: Mapping[str, Any] | None) -> dict[Place, int]:
+    """Where all sources of a checkpoint continue: what every one of them has read."""
+    found: dict[Place, int] = {}
+    for value in (offsets or {}).values():
+        for place, offset in places(as_offsets(value)).items():
+            found[place] = min(found.get(place, offset), offset)
+    return found
+
+
 class LagWatch(threading.Thread):
-    """Keeps the lag of all stages on the board. `started_at` are the positions before the first batch."""
+    """Keeps the lag of all stages on the board."""
 
     def __init__(
         self,
         board: Board,
-        bootstrap: str,
-        started_at: Mapping[str, Mapping[Place, int]],
+        broker: str,
+        stages: Iterable[Stage],
+        checkpoints: Checkpoints,
         every: float = EVERY,
     ) -> None:
         super().__init__(name="lag of stages", daemon=True)
         self._board = board
-        self._broker = bootstrap
-        self._started_at = started_at
+        self._broker = broker
+        self._stages = {stage.name: stage for stage in stages}
+        self._folders = {name: checkpoints.stage(name) for name in self._stages}
+        # For stages that have no batch in this run; a checkpoint does not move without one.
+        self._before = {name: positions_of(each.committed_offsets()) for name, each in self._folders.items()}
         self._every = every
         self._end = threading.Event()
 
@@ -65,9 +107,12 @@ class LagWatch(threading.Thread):
 
     def _look(self, wire: Wire) -> None:
         for stage in self._board.snapshot():
-            offsets = places(stage.batch.offsets) if stage.batch else {}
+            name = stage.stage
             try:
-                found = lag_of(wire, offsets or self._started_at.get(stage.stage, {}))
+                positions = places(stage.batch.offsets) if stage.batch else self._before[name]
+                if not positions:
+                    positions = first_positions(self._stages[name], self._folders[name], wire)
+                found = lag_of(wire, positions)
             except (BrokerUnreachable, ApiError):
                 found = None, None
-            self._board.lag(stage.stage, *found)
+            self._board.lag(name, *found)

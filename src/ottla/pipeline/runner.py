@@ -29,10 +29,10 @@ from ottla.pipeline.backoff import BackOff
 from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.display import Display, PlainDisplay, SilentDisplay
 from ottla.pipeline.fingerprint import IncompatibleChange
-from ottla.pipeline.lag_watch import LagWatch
+from ottla.pipeline.lag_watch import LagWatch, positions_of
 from ottla.pipeline.loading import NeedsSpark, Pipeline, PipelineLike
 from ottla.pipeline.progress import Board, Phase, StageProgress
-from ottla.pipeline.status import StatusFiles, positions_of
+from ottla.pipeline.status import StatusFiles
 from ottla.pipeline.stopping import StopRequest
 from ottla.pipeline.supervision import ATTEMPTS, StageWatch, Surroundings
 from ottla.protocol.errors import ApiError
@@ -162,11 +162,7 @@ class Runner:
             first = None if stage.options else built[stage.name]
             watches[stage.name] = StageWatch(stage, first, around, feeders)
         checkpoints = self.context.checkpoints
-        lag = LagWatch(
-            self.board,
-            self.context.bootstrap,
-            {name: positions_of(checkpoints.stage(name).committed_offsets()) for name in watches},
-        )
+        lag = LagWatch(self.board, self.context.bootstrap, self.pipeline.stages, checkpoints)
         status = StatusFiles(checkpoints, self.board)
         try:
             for watch in watches.values():

@@ -18,9 +18,9 @@ from ottla.client.group_offsets import committed_offsets
 from ottla.client.groups import Place
 from ottla.client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 from ottla.pipeline.checkpoints import CheckpointError, Checkpoints
-from ottla.pipeline.lag_watch import lag_of
+from ottla.pipeline.lag_watch import first_positions, lag_of, positions_of
 from ottla.pipeline.loading import Pipeline
-from ottla.pipeline.progress import Board, StageProgress, as_offsets
+from ottla.pipeline.progress import Board, StageProgress
 from ottla.protocol.errors import ApiError
 
 NAME = "status.json"
@@ -122,7 +122,9 @@ def _stage_status(pipeline: Pipeline, name: str, checkpoints: Checkpoints, wire:
     in_group = _group_positions(wire, group) if wire is not None else {}
     # Spark's own log is what counts; the group follows it, and is all there is with a lost checkpoint.
     positions = in_checkpoint or in_group
-    records, seconds = lag_of(wire, positions) if wire is not None else (None, None)
+    records, seconds = None, None
+    if wire is not None:
+        records, seconds = lag_of(wire, positions or first_positions(stage, folder, wire))
     if running:
         phase = told.get("phase") or "running"
     elif run and not run.get("over"):
@@ -181,16 +183,6 @@ def _process_lives(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def positions_of(offsets: dict[str, Any] | None) -> dict[Place, int]:
-    """Where all sources of a checkpoint continue: what every one of them has read."""
-    found: dict[Place, int] = {}
-    for value in (offsets or {}).values():
-        for topic, partitions in as_offsets(value).items():
-            for partition, offset in partitions.items():
-                found[topic, partition] = min(found.get((topic, partition), offset), offset)
-    return found
 
 
 def _group_positions(wire: Wire, group: str) -> dict[Place, int]:
