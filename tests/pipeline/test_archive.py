@@ -186,13 +186,13 @@ print({line.split()[-1] for line in maps.splitlines() if "spark-archive" in line
 
 def output_of(code: str) -> str:
     with program(code) as process:
-        output, errors = process.communicate(timeout=280)
+        output, errors = process.communicate(timeout=800)
     assert (process.returncode, errors) == (0, ""), errors
     return output
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["the machine's Java", "the wheel's Java"])
 def test_a_real_one_survives_kill_and_company_is_mapped_and_dropped_when_damaged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -208,7 +208,7 @@ def test_a_real_one_survives_kill_and_company_is_mapped_and_dropped_when_damaged
     assert output_of(MAPPED) == "10\nset()\n"
 
     with program(WARM) as one, program(WARM) as other:
-        ends = [maker.communicate(timeout=280)[0].splitlines()[-1].split() for maker in (one, other)]
+        ends = [maker.communicate(timeout=800)[0].splitlines()[-1].split() for maker in (one, other)]
     assert sorted(end[0] for end in ends) == ["found", "made"]
     path = archive.find(java)
     assert path is not None
@@ -224,9 +224,9 @@ def test_a_real_one_survives_kill_and_company_is_mapped_and_dropped_when_damaged
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_first_program_leaves_a_process_that_makes_it(folder: Path, java: Java) -> None:
     environment = {**os.environ, "OTTLA_SPARK_ARCHIVE": "auto"}
     code = "from ottla.pipeline.session import spark_session\nspark_session('first', 'local[2]')"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
-    until(lambda: archive.find(java) is not None, "the background has made the archive", 300)
+    until(lambda: archive.find(java) is not None, "the background has made the archive", 900)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import ottla.testing
 from ottla.client.consume import Consumer
 from ottla.client.offsets import spans
 from ottla.client.produce import Producer
@@ -22,7 +23,7 @@ from pipeline.standalone import standalone
 if TYPE_CHECKING:
     from ottla.testing.in_process import InProcessBroker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 READ_AND_WRITE = """
 import sys
@@ -78,7 +79,7 @@ def test_a_cluster_reads_and_writes_topics_in_batches_and_streams(
     for name in ("cluster.in", "cluster.out"):
         broker.create_topic(name, partitions=4)
     with program(READ_AND_WRITE, None, master, broker.bootstrap_servers, str(tmp_path / "check")) as process:
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     total = sum(2 * number for number in range(20000))
     # The second stream goes on where the first ended: nothing is left to read.
@@ -107,14 +108,34 @@ def test_the_command_runs_a_pipeline_on_a_cluster(
     assert {record.key for record in written} == {b"W0", b"W1", b"W2"}
 
 
+def test_the_news_pipeline_runs_on_a_cluster_and_keeps_its_figures(master: str, tmp_path: Path) -> None:
+    from ottla.examples.news.player import play
+    from ottla.examples.news.results import figures
+    from ottla.examples.news.world import make_world
+
+    world = make_world(days=2)
+    with ottla.testing.broker() as broker:
+        play(world, tmp_path / "feeds", broker.bootstrap_servers)
+        words = ("ottla.examples.news.news", "--once", "--master", master, "--set")
+        # Two cores in all: Spark's 200 pieces of every shuffle would be 100 rounds for each batch.
+        _ottla("pipeline", "run", *words, "spark.sql.shuffle.partitions=2", broker=broker, folder=tmp_path)
+        found = figures(world, broker.bootstrap_servers)
+    assert found.cleaning.entries == found.cleaning.clean + found.cleaning.rejected
+    assert found.copies.recall > 0.8
+    assert found.copies.precision > 0.8
+    assert found.trends.found > 0
+    assert found.recommendations.hit_rate > 0
+    assert list((tmp_path / "lake").rglob("*.parquet"))
+
+
 def _ottla(*words: str, broker: InProcessBroker, folder: Path) -> str:
     done = subprocess.run(
         [Path(sys.executable).with_name("ottla"), *words, "--bootstrap", broker.bootstrap_servers],
         cwd=folder,
-        env={**os.environ, "OTTLA_SPARK_ARCHIVE": "use"},
+        env={**os.environ, "OTTLA_SPARK_ARCHIVE": "use", "NEWS_LAKE": str(folder / "lake")},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

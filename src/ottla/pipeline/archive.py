@@ -35,8 +35,8 @@ from ottla.pipeline.java import Java, find_java
 
 #: How many archives the cache keeps, those last used: one for each environment a developer moves between.
 KEPT = 3
-#: A training run or a dump that takes longer than this hangs; both take half a minute.
-PATIENCE = 300.0
+#: A training run or a dump that takes longer than this hangs; both take half a minute on an idle machine.
+PATIENCE = 900.0
 
 _CHUNK = 1 << 22
 _waiting_for_exit: list[Java] = []

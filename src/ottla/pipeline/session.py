@@ -150,16 +150,17 @@ def _connected(app: str, url: str, settings: Mapping[str, str]) -> SparkSession:
     """A session on a Spark Connect server: no JVM here, the server's settings hold."""
     from pyspark.sql import SparkSession
 
-    try:
-        builder = SparkSession.builder.remote(url).appName(app)
-        builder = builder.config("spark.sql.session.timeZone", "UTC")
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        return builder.getOrCreate()
-    except ImportError as error:
+    # PySpark would end the whole program, without an error, when one of these is not there.
+    missing = [name for name in ("grpc", "grpc_status", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
         raise SparkFailed(
-            f"Spark Connect ({url}) needs more packages: pip install 'pyspark[connect]' ({error})"
-        ) from error
+            f"Spark Connect ({url}) needs {', '.join(missing)}: pip install 'pyspark[connect]' brings all of it"
+        )
+    builder = SparkSession.builder.remote(url).appName(app)
+    builder = builder.config("spark.sql.session.timeZone", "UTC")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 def _take_python(given: Mapping[str, str]) -> None:
