@@ -154,7 +154,7 @@ def _connected(app: str, url: str, settings: Mapping[str, str]) -> SparkSession:
     missing = [name for name in ("grpc", "grpc_status", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkFailed(
-            f"Spark Connect ({url}) needs {', '.join(missing)}: pip install 'pyspark[connect]' brings all of it"
+            f"Spark Connect ({url}) needs {', '.join(missing)}; pip install 'pyspark[connect]' brings it all"
         )
     builder = SparkSession.builder.remote(url).appName(app)
     builder = builder.config("spark.sql.session.timeZone", "UTC")
