@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ottla.pipeline import StageError, lake, stage, table, topic
+from ottla.pipeline import StageError, lake, run, stage, table, topic
 from ottla.pipeline.building import shape_of
 from ottla.testing.in_process import InProcessBroker
 from pipeline.stage_runs import StageRuns
@@ -220,6 +221,25 @@ def test_a_stage_that_was_reset_starts_where_it_was_told(runs: StageRuns) -> Non
     runs.produce(source, [b"new"])
     runs.run(copy)
     assert [each.value for each in runs.records(target)] == [b"new"]
+
+
+def test_the_first_stage_of_the_page_runs(
+    runs: StageRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "pipeline" / "index.md"
+    code, test = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[:2]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text(code)
+    runs.broker.create_topic("clicks")
+    runs.produce("clicks", [b'{"id": 1, "user": "Ada"}', b'{"user": "x"}'])
+    run("shop.py", bootstrap=runs.broker.bootstrap_servers, once=True, spark=runs.spark)
+    assert [(each.key, each.value) for each in runs.records("clicks.clean")] == [
+        (b"ada", b'{"id":1,"user":"ada"}')
+    ]
+    assert runs.spark.read.parquet("data/clicks").collect() == [(1, "ada")]
+    scope: dict[str, Any] = {}
+    exec(code + test, scope)
+    scope["test_users_are_written_in_lower_case"](runs.spark)
 
 
 def test_progress_is_shown_by_the_group_of_the_stage(runs: StageRuns) -> None:

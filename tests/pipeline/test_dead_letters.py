@@ -1,0 +1,253 @@
+"""Bad records: told in full, at least once whatever happens in between, and never in the way of good ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ottla.client.produce import Producer
+from ottla.client.wire import Wire
+from ottla.pipeline import dead_letters, stage, topic
+from ottla.pipeline.building import BuiltStage
+from ottla.pipeline.connectors import Connection
+from ottla.testing.in_process import InProcessBroker
+from pipeline.stage_runs import Got, StageRuns
+
+
+@pytest.fixture
+def runs(spark: SparkSession, broker: InProcessBroker, tmp_path: Path) -> StageRuns:
+    return StageRuns(spark, broker, tmp_path)
+
+
+@pytest.fixture
+def never_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("the batch was read twice")
+
+    monkeypatch.setattr(Connection, "read_range", refuse)
+
+
+@pytest.fixture
+def always_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bad record is small enough to travel with the metric."""
+    monkeypatch.setattr(dead_letters, "LARGEST", -1)
+
+
+def letters(runs: StageRuns, stage_name: str) -> list[Got]:
+    return runs.records(f"{runs.prefix}.{stage_name}.dead-letters")
+
+
+def offsets(found: list[Got]) -> list[int]:
+    return [int(each.headers["ottla.offset"] or b"-1") for each in found]
+
+
+def copying(runs: StageRuns, source: str, target: str, **arguments: Any) -> Any:
+    @stage(
+        topic(source, json="id long", **arguments.pop("reading", {})),
+        to=topic(target),
+        name="copy",
+        **arguments,
+    )
+    def copy(frame: DataFrame) -> DataFrame:
+        return frame.withColumn("ok", F.lit(True))
+
+    return copy
+
+
+def ids(runs: StageRuns, target: str) -> list[int]:
+    return [json.loads(each.value or b"")["id"] for each in runs.records(target)]
+
+
+def test_a_bad_record_is_told_in_full_and_the_batch_is_read_once(
+    runs: StageRuns, never_read_again: None
+) -> None:
+    source, target = runs.name("in"), runs.name("out")
+    with Wire(runs.broker.bootstrap_servers) as wire, Producer(wire, source) as producer:
+        producer.add(None, b'{"id": 1}')
+        producer.add(b"key", b'{"id": "x"}', [("trace", b"7"), ("empty", None)])
+        producer.add(None, b"\xff\x00")
+        producer.add(None, b'{"id": 2}')
+    runs.run(copying(runs, source, target))
+    assert ids(runs, target) == [1, 2]
+    first, second = letters(runs, "copy")
+    assert (first.key, first.value) == (b"key", b'{"id": "x"}')
+    assert first.headers == {
+        "trace": b"7",
+        "empty": None,
+        "ottla.reason": b'wrong type for field id: text "x" where bigint is expected',
+        "ottla.stage": b"copy",
+        "ottla.topic": source.encode(),
+        "ottla.partition": b"0",
+        "ottla.offset": b"1",
+    }
+    assert (second.key, second.value) == (None, b"\xff\x00")
+    assert second.headers["ottla.reason"] == b"not UTF-8 text: byte 0xff at position 0"
+
+
+def test_clean_data_makes_no_dead_letters(runs: StageRuns, never_read_again: None) -> None:
+    source, target = runs.name("in"), runs.name("out")
+    runs.produce(source, [b'{"id": 1}'])
+    runs.run(copying(runs, source, target))
+    assert letters(runs, "copy") == []
+
+
+def test_many_bad_records_are_found_by_reading_their_batch_again(
+    runs: StageRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "KEPT", 3)
+    source, target = runs.name("in", 2), runs.name("out")
+    small_batches = {"options": {"maxOffsetsPerTrigger": 10}}
+    with Wire(runs.broker.bootstrap_servers) as wire, Producer(wire, source) as producer:
+        for number in range(20):
+            producer.add(
+                b"k%d" % number, b"bad" if number % 2 else b'{"id": %d}' % number, partition=number // 10
+            )
+    query = runs.run(copying(runs, source, target, reading=small_batches))
+    assert query.lastProgress is not None
+    assert query.lastProgress.batchId >= 1
+    found = letters(runs, "copy")
+    places = sorted(
+        (each.headers["ottla.partition"], each.headers["ottla.offset"], each.key) for each in found
+    )
+    expected = [(b"%d" % (n // 10), b"%d" % (n % 10), b"k%d" % n) for n in range(1, 20, 2)]
+    assert places == sorted(expected)
+    assert {each.headers["ottla.reason"] for each in found} == {b"not JSON: expecting value at character 0"}
+    assert sorted(ids(runs, target)) == list(range(0, 20, 2))
+
+
+def test_a_batch_that_is_read_again_starts_where_the_stage_started(
+    runs: StageRuns, always_read_again: None
+) -> None:
+    source = runs.name("in")
+    runs.produce(source, [b"bad0", b"bad1", b"bad2"])
+    begin = {source: {"0": 1}}
+    target = runs.name("out")
+    runs.run(copying(runs, source, target, reading={"options": {"startingOffsets": begin}}))
+    runs.produce(source, [b"bad3"])
+    runs.run(copying(runs, source, target, reading={"options": {"startingOffsets": begin}}))
+    assert offsets(letters(runs, "copy")) == [1, 2, 3]
+
+
+def test_a_stage_that_starts_at_the_end_tells_nothing_of_what_was_before(
+    runs: StageRuns, always_read_again: None
+) -> None:
+    source, target = runs.name("in"), runs.name("out")
+    latest = {"options": {"startingOffsets": "latest"}}
+    runs.produce(source, [b"bad0"])
+    runs.run(copying(runs, source, target, reading=latest))
+    runs.produce(source, [b"bad1"])
+    runs.run(copying(runs, source, target, reading=latest))
+    assert offsets(letters(runs, "copy")) == [1]
+
+
+@pytest.mark.parametrize("read_again", [False, True])
+def test_a_crash_before_the_dead_letters_loses_none(
+    runs: StageRuns, monkeypatch: pytest.MonkeyPatch, read_again: bool
+) -> None:
+    if read_again:
+        monkeypatch.setattr(dead_letters, "LARGEST", -1)
+    source, target = runs.name(f"in{read_again}"), runs.name(f"out{read_again}")
+    runs.produce(source, [b'{"id": 1}', b"bad"])
+    copy = copying(runs, source, target)
+
+    def crash(*arguments: Any) -> None:
+        raise RuntimeError("the power went out")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(dead_letters.DeadLetters, "deliver", crash)
+        with pytest.raises(StreamingQueryException, match="the power went out"):
+            runs.run(copy)
+    assert letters(runs, "copy") == []
+    runs.run(copy)
+    assert offsets(letters(runs, "copy")) == [1]
+    assert ids(runs, target) == [1, 1]  # the batch was written twice: at least once
+
+
+def test_a_crash_after_the_dead_letters_writes_them_again(runs: StageRuns) -> None:
+    source, target = runs.name("in"), runs.name("out")
+    runs.produce(source, [b"bad"])
+    copy = copying(runs, source, target)
+    built = runs.build(copy)
+
+    def write_and_crash(frame: DataFrame, batch_id: int) -> None:
+        built.write_batch(frame, batch_id)
+        raise RuntimeError("the power went out")
+
+    with pytest.raises(StreamingQueryException, match="the power went out"):
+        runs.start(built, write_and_crash).awaitTermination()
+    runs.run(copy)
+    assert offsets(letters(runs, "copy")) == [0, 0]
+
+
+def test_an_output_that_skips_its_batch_hides_no_bad_record(
+    runs: StageRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a Delta table does with a batch that it knows: then nothing is computed, and nothing counted."""
+    monkeypatch.setattr(BuiltStage, "_write", lambda *arguments: None)
+    source = runs.name("in")
+    runs.produce(source, [b'{"id": 1}', b"bad"])
+    runs.run(copying(runs, source, "nowhere"))
+    assert offsets(letters(runs, "copy")) == [1]
+
+
+def test_each_input_of_a_join_has_its_own_bad_records(runs: StageRuns) -> None:
+    left, right, target = runs.name("left"), runs.name("right"), runs.name("out")
+
+    @stage(topic(left, json="id long"), topic(right, json="id long, s string"), to=topic(target))
+    def both(one: DataFrame, other: DataFrame) -> DataFrame:
+        return other.drop("_source").join(one.drop("_source"), "id")
+
+    runs.produce(left, [b"bad left", b'{"id": 1}'])
+    runs.produce(right, [b'{"id": 1, "s": "x"}', b"bad right"])
+    runs.run(both)
+    assert ids(runs, target) == [1]
+    found = {
+        (each.headers["ottla.topic"], each.headers["ottla.offset"], each.value)
+        for each in letters(runs, "both")
+    }
+    assert found == {(left.encode(), b"0", b"bad left"), (right.encode(), b"1", b"bad right")}
+
+
+def test_an_input_that_is_used_twice_has_its_bad_records_told(runs: StageRuns) -> None:
+    source, target = runs.name("in"), runs.name("out")
+
+    @stage(topic(source, json="id long"), to=topic(target))
+    def twice(frame: DataFrame) -> DataFrame:
+        return frame.union(frame)
+
+    runs.produce(source, [b'{"id": 1}', b"bad"])
+    runs.run(twice)
+    assert ids(runs, target) == [1, 1]
+    assert offsets(letters(runs, "twice")) == [1]
+
+
+def test_bad_records_can_be_dropped(runs: StageRuns, never_read_again: None) -> None:
+    source, target = runs.name("in"), runs.name("out")
+    runs.produce(source, [b"bad", b'{"id": 1}'])
+    query = runs.run(copying(runs, source, target, bad="drop"))
+    assert ids(runs, target) == [1]
+    assert letters(runs, "copy") == []
+    assert query.lastProgress is not None
+    assert query.lastProgress.observedMetrics["ottla.input.0"].bad == 1
+
+
+def test_a_stage_may_ask_to_fail_and_is_told_why(runs: StageRuns) -> None:
+    source, target = runs.name("in"), runs.name("out")
+    runs.produce(source, [b'{"id": 1}', b'{"id": "x"}'])
+    words = rf"bad record in {source}, partition 0, offset 1: wrong type for field id"
+    with pytest.raises(StreamingQueryException, match=words):
+        runs.run(copying(runs, source, target, bad="fail"))
+    assert letters(runs, "copy") == []
+
+
+def test_dead_letters_go_where_the_stage_says(runs: StageRuns) -> None:
+    source, target, own = runs.name("in"), runs.name("out"), runs.name("own")
+    runs.produce(source, [b"bad"])
+    runs.run(copying(runs, source, target, dead_letters=own))
+    assert [each.value for each in runs.records(own)] == [b"bad"]
