@@ -38,6 +38,9 @@ class Result(NamedTuple):
 class Command:
     """Runs `ottla` against one broker."""
 
+    limit = LIMIT
+    """Seconds after which a command hangs."""
+
     def __init__(self, bootstrap: str) -> None:
         self.environment = {**os.environ, "OTTLA_BOOTSTRAP": bootstrap, "TZ": "UTC"}
         self.environment.pop("OTTLA_DATA", None)
@@ -49,7 +52,7 @@ class Command:
             input=data,
             capture_output=True,
             env=self.environment | environment,
-            timeout=LIMIT,
+            timeout=self.limit,
             check=False,
         )
         return Result(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
@@ -68,7 +71,9 @@ class Command:
         return subprocess.Popen([OTTLA, *arguments], env=self.environment, **options)
 
     def at_terminal(self, *arguments: str, columns: int = 100) -> Terminal:
-        return Terminal([str(OTTLA), *arguments], self.environment | {"TERM": "xterm-256color"}, columns)
+        terminal = Terminal([str(OTTLA), *arguments], self.environment | {"TERM": "xterm-256color"}, columns)
+        terminal.limit = self.limit
+        return terminal
 
 
 def _interruptible() -> None:
@@ -83,6 +88,8 @@ def _take_terminal() -> None:
 
 class Terminal:
     """A command whose stdin, stdout and stderr are a terminal. Use in a `with`; it is killed at the end."""
+
+    limit = LIMIT
 
     def __init__(self, command: list[str], environment: dict[str, str], columns: int) -> None:
         self.screen = b""
@@ -105,7 +112,7 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(LIMIT)
+        self.process.wait(self.limit)
         os.close(self._master)
 
     def type(self, text: str) -> None:
@@ -121,14 +128,14 @@ class Terminal:
     def finish(self) -> tuple[int, str]:
         """Exit code and all that was written, line ends as in a file."""
         self._read_until(lambda: False, "")
-        return self.process.wait(LIMIT), self.screen.decode().replace("\r\n", "\n")
+        return self.process.wait(self.limit), self.screen.decode().replace("\r\n", "\n")
 
     def _read_until(self, done: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + self.limit
         while not done():
             ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
             if not ready:
-                raise AssertionError(f"no {what or 'end'} within {LIMIT:g} s: {self.screen!r}")
+                raise AssertionError(f"no {what or 'end'} within {self.limit:g} s: {self.screen!r}")
             try:
                 data = os.read(self._master, 65_536)
             except OSError:  # how Linux says that nobody has the terminal open any more

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.pipeline.backoff import BackOff
 from ottla.pipeline.causes import cause_of, root_cause
@@ -31,7 +31,7 @@ from ottla.pipeline.stopping import BatchGate, StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from ottla.pipeline.building import BuiltStage, RunContext
     from ottla.pipeline.declarations import Stage
@@ -230,16 +230,14 @@ class StageWatch(threading.Thread):
         return session
 
     def _start(self, built: BuiltStage, gate: BatchGate, query_name: str) -> StreamingQuery:
-        writer = (
-            built.frame.writeStream.queryName(query_name)
-            .outputMode(self.stage.mode)
+        # Spark Connect carries the function to its server, where a gate of this process has no say.
+        write_batch = gate if is_classic(self._around.spark) else None
+        return (
+            built.writer(once=self._around.once, write_batch=write_batch)
+            .queryName(query_name)
             .option("checkpointLocation", self._folder.spark_checkpoint)
-            .foreachBatch(gate if is_classic(self._around.spark) else built.write_batch)
+            .start()
         )
-        arguments: dict[str, Any] = (
-            {"availableNow": True} if self._around.once else self.stage.trigger_arguments
-        )
-        return writer.trigger(**arguments).start()
 
     def _follow(
         self, query: StreamingQuery, built: BuiltStage, gate: BatchGate, notes: SimpleQueue[Note]

@@ -1,0 +1,312 @@
+"""Pipelines run on a real Spark and a real broker: what stages do when all is well, and when it is not."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ottla.client.group_offsets import committed_offsets
+from ottla.client.wire import Wire
+from ottla.pipeline.backoff import BackOff
+from ottla.pipeline.checkpoints import StageBusy
+from ottla.pipeline.declarations import StageError
+from ottla.pipeline.display import PlainDisplay
+from ottla.pipeline.loading import Pipeline
+from ottla.pipeline.progress import Phase
+from ottla.pipeline.runner import Outcome, PipelineFailed, Refused, Runner, run
+from ottla.pipeline.stages import stage, topic
+from ottla.pipeline.status import look
+from pipeline.stage_runs import StageRuns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ottla.testing.in_process import InProcessBroker
+
+LIMIT = 120.0
+ID = "id long"
+
+
+@pytest.fixture
+def runs(spark: SparkSession, broker: InProcessBroker, tmp_path: Path) -> StageRuns:
+    return StageRuns(spark, broker, tmp_path)
+
+
+def write(runs: StageRuns, name: str, *ids: int) -> None:
+    runs.produce(name, [json.dumps({"id": each}).encode() for each in ids])
+
+
+def ids(runs: StageRuns, name: str) -> list[int]:
+    return sorted(json.loads(each.value or b"")["id"] for each in runs.records(name))
+
+
+def copy(source: str, to: str, name: str, **options: Any) -> Callable[..., Any]:
+    """A stage that writes what it reads."""
+
+    @stage(topic(source, json=ID), to=topic(to), name=name, **options)
+    def copied(records: DataFrame) -> DataFrame:
+        return records
+
+    return copied
+
+
+def choking(source: str, to: str, name: str, on: Path) -> Callable[..., Any]:
+    """The same, but it fails at the id that stands in the file `on`."""
+    from pyspark.sql import functions as F
+
+    path = str(on)
+
+    def checked(number: int) -> int:
+        if str(number) in Path(path).read_text().split():
+            raise ValueError(f"cannot stand {number}")
+        return number
+
+    @stage(topic(source, json=ID), to=topic(to), name=name)
+    def choked(records: DataFrame) -> DataFrame:
+        return records.select(F.udf(checked, "long")("id").alias("id"))
+
+    return choked
+
+
+def once(runs: StageRuns, *functions: Callable[..., Any], **options: Any) -> Outcome:
+    return run(
+        list(functions),
+        name=runs.prefix,
+        bootstrap=runs.broker.bootstrap_servers,
+        checkpoints=runs.folder / "checkpoints",
+        spark=runs.spark,
+        **options,
+    )
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < deadline, f"not within {LIMIT:g} s: {what}"
+        time.sleep(0.02)
+
+
+class Running:
+    """A run in the background. It is stopped at the end of the `with` block at the latest."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.outcome: Outcome | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.outcome = self.runner.run(once=False)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.runner.board[name]
+
+    def stop(self) -> Outcome:
+        if not self.runner.stop.asked:  # asked again it would stop at once
+            self.runner.stop.ask()
+        self._thread.join(LIMIT)
+        assert self.outcome is not None, "the run did not end"
+        return self.outcome
+
+
+@contextmanager
+def running(runs: StageRuns, *functions: Callable[..., Any], **options: Any) -> Iterator[Running]:
+    pipeline = Pipeline.load(list(functions), name=runs.prefix)
+    quick = options.pop("back_off", lambda: BackOff(first=0.1, limit=0.2))
+    started = Running(Runner(pipeline, runs.spark, runs.context(), back_off=quick, **options))
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def test_one_run_carries_records_from_end_to_end_and_the_next_one_goes_on(runs: StageRuns) -> None:
+    source, middle, end = runs.name("in", 2), runs.name("middle", None), runs.name("out", None)
+    second, first = copy(middle, end, "second"), copy(source, middle, "first")
+    write(runs, source, 1, 2, 3)
+    outcome = once(runs, second, first)
+    assert ids(runs, end) == [1, 2, 3]
+    assert [each.phase for each in outcome.stages] == [Phase.finished, Phase.finished]
+    assert outcome["second"].rows == 3
+    assert outcome["second"].lag_records == 0
+    write(runs, source, 4)
+    assert once(runs, second, first).rows == 2
+    assert ids(runs, end) == [1, 2, 3, 4]
+    with Wire(runs.broker.bootstrap_servers) as wire:
+        groups = [committed_offsets(wire, f"ottla.{runs.prefix}.{name}") for name in ("first", "second")]
+        found = look(Pipeline.load([second, first], name=runs.prefix), runs.context().checkpoints, wire)
+    assert [sum(each.offset for each in group.values()) for group in groups] == [4, 4]
+    status = found.stages[1]
+    assert (status.stage, status.running, status.phase, status.batch) == ("first", False, "finished", 1)
+    assert (status.lag_records, status.lag_seconds, status.error) == (0, 0.0, None)
+    assert sum(status.offsets[source].values()) == 4
+
+
+def test_a_failing_stage_is_restarted_beside_a_healthy_one(runs: StageRuns, tmp_path: Path) -> None:
+    source, good, bad = runs.name("in"), runs.name("good", None), runs.name("bad", None)
+    poison = tmp_path / "poison"
+    poison.write_text("13")
+    out, err = io.StringIO(), io.StringIO()
+    with running(
+        runs,
+        copy(source, good, "healthy"),
+        choking(source, bad, "choking", poison),
+        display=PlainDisplay(out, err),
+    ) as run:
+        write(runs, source, 12, 13)
+        until(lambda: run["choking"].restarts >= 2 and run["healthy"].rows == 2, "two failures")
+        failed = run["choking"]
+        assert failed.error.startswith("ValueError: cannot stand 13 (")
+        assert "test_runner.py" in failed.error
+        until(lambda: run["choking"].lag_records == 2, "its lag")
+        assert run["choking"].lag_seconds > 0
+        with Wire(runs.broker.bootstrap_servers) as wire:
+            pipeline = run.runner.pipeline
+            until(
+                lambda: look(pipeline, runs.context().checkpoints, wire).stages[1].error == failed.error,
+                "the error in the status",
+            )
+            seen = look(pipeline, runs.context().checkpoints, wire).stages
+        assert [each.running for each in seen] == [True, True]
+        poison.write_text("")
+        write(runs, source, 14)
+        until(lambda: run["choking"].rows == 3 and run["healthy"].rows == 3, "recovery")
+    assert ids(runs, good) == ids(runs, bad) == [12, 13, 14]
+    assert run["healthy"].restarts == 0
+    assert "choking: restarting: again in 0.1 s: ValueError: cannot stand 13" in err.getvalue()
+    trace = (tmp_path / "checkpoints" / "choking" / "errors.log").read_text()
+    assert "Traceback (most recent call last):" in trace
+    assert "ValueError: cannot stand 13" in trace
+
+
+def test_a_stop_finishes_the_batch_and_nothing_is_done_twice(runs: StageRuns, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    source, end = runs.name("in"), runs.name("out", None)
+    inside, go_on = str(tmp_path / "inside"), str(tmp_path / "go on")
+
+    def held(number: int) -> int:
+        Path(inside).touch()
+        deadline = time.monotonic() + LIMIT
+        while not Path(go_on).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return number
+
+    @stage(topic(source, json=ID, options={"maxOffsetsPerTrigger": 2}), to=topic(end))
+    def slow(records: DataFrame) -> DataFrame:
+        return records.select(F.udf(held, "long")("id").alias("id"))
+
+    write(runs, source, 1, 2, 3, 4, 5)
+    with running(runs, slow) as run:
+        until(Path(inside).exists, "a batch that is inside")
+        run.runner.stop.ask()
+        until(lambda: run["slow"].phase == Phase.stopping, "stopping")
+        assert run["slow"].note.startswith("finishing batch ")
+        Path(go_on).touch()
+    assert run.outcome is not None
+    assert run.outcome.interrupted
+    assert run.outcome["slow"].phase == Phase.stopped
+    assert run.outcome["slow"].error == ""
+    assert ids(runs, end) == [1, 2]
+    once(runs, slow)
+    assert ids(runs, end) == [1, 2, 3, 4, 5]
+
+
+def test_a_change_that_a_checkpoint_cannot_follow_refuses_the_start_as_a_whole(runs: StageRuns) -> None:
+    source, other, end = runs.name("in"), runs.name("other"), runs.name("out", None)
+    write(runs, source, 1)
+    once(runs, copy(source, end, "changed"))
+    write(runs, source, 2)
+    beside = copy(source, runs.name("beside", None), "beside")
+    with pytest.raises(Refused, match=r"stage changed .*\n.*other"):
+        once(runs, beside, copy(other, end, "changed"))
+    assert runs.records(runs.name("beside", None)) == []
+    once(runs, copy(source, end, "changed"))
+    assert ids(runs, end) == [1, 2]
+
+
+def test_what_cannot_work_is_refused_before_anything_starts(runs: StageRuns) -> None:
+    source = runs.name("in")
+
+    @stage(topic(source, json=ID), to=topic(runs.name("out", None)))
+    def wrong(records: DataFrame) -> DataFrame:
+        return records.select("nothing")
+
+    with pytest.raises(StageError, match="nothing"):
+        once(runs, wrong)
+
+
+def test_with_once_a_stage_fails_for_good_after_some_attempts(runs: StageRuns, tmp_path: Path) -> None:
+    source, good = runs.name("in"), runs.name("good", None)
+    poison = tmp_path / "poison"
+    poison.write_text("1")
+    write(runs, source, 1)
+    bad = choking(source, runs.name("bad", None), "choking", poison)
+    pipeline = Pipeline.load([bad, copy(source, good, "healthy")], name=runs.prefix)
+    runner = Runner(pipeline, runs.spark, runs.context(), attempts=2, back_off=lambda: BackOff(first=0.05))
+    outcome = runner.run(once=True)
+    assert [each.stage for each in outcome.failed] == ["choking"]
+    assert outcome["choking"].restarts == 1
+    assert outcome["healthy"].phase == Phase.finished
+    assert ids(runs, good) == [1]
+    assert "cannot stand 1" in str(PipelineFailed(outcome))
+
+
+def test_a_missing_topic_is_waited_for_and_with_once_is_an_error(runs: StageRuns) -> None:
+    source, end = runs.name("later", None), runs.name("out", None)
+    with pytest.raises(PipelineFailed, match=f"there is no topic {source} to read"):
+        once(runs, copy(source, end, "early"))
+    with running(runs, copy(source, end, "early")) as run:
+        until(lambda: run["early"].phase == Phase.waiting, "waiting")
+        assert run["early"].note == f"for topic {source}"
+        runs.broker.create_topic(source)
+        write(runs, source, 7)
+        until(lambda: run["early"].rows == 1, "its record")
+    assert ids(runs, end) == [7]
+
+
+def test_a_broker_that_restarts_shows_as_lag_only(runs: StageRuns) -> None:
+    source, end = runs.name("in"), runs.name("out", None)
+    with running(runs, copy(source, end, "steady")) as run:
+        write(runs, source, 1)
+        until(lambda: run["steady"].rows == 1, "the first record")
+        runs.broker.stop()
+        try:
+            until(lambda: run["steady"].lag_records is None, "a lag that is not known")
+        finally:
+            runs.broker.start()
+        write(runs, source, 2)
+        until(lambda: run["steady"].rows == 2, "the second record")
+    assert ids(runs, end) == [1, 2]
+    assert run["steady"].restarts == 0
+
+
+def test_a_stage_that_runs_is_not_started_a_second_time(runs: StageRuns) -> None:
+    source, end = runs.name("in"), runs.name("out", None)
+    with running(runs, copy(source, end, "only")) as run:
+        until(lambda: run["only"].phase == Phase.running, "running")
+        with pytest.raises(StageBusy, match="stage only is being run by process"):
+            once(runs, copy(source, end, "only"))
+
+
+def test_settings_of_a_stage_are_its_own(runs: StageRuns) -> None:
+    source, end = runs.name("in"), runs.name("out", None)
+    seen = []
+
+    @stage(topic(source, json=ID), to=topic(end), options={"spark.sql.shuffle.partitions": "7"})
+    def own(records: DataFrame) -> DataFrame:
+        seen.append(records.sparkSession.conf.get("spark.sql.shuffle.partitions"))
+        return records
+
+    write(runs, source, 1)
+    assert once(runs, own)["own"].rows == 1
+    assert seen[-1] == "7"
+    assert runs.spark.conf.get("spark.sql.shuffle.partitions") == "2"
