@@ -47,7 +47,7 @@ def program(
         process.communicate()
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     """Look again until it is so; fails with `what` after a time no sound machine needs."""
     deadline = time.monotonic() + seconds
     while not condition():

