@@ -179,7 +179,7 @@ def test_a_batch_waits_for_enough_records_but_not_for_ever(
     stream = driver(
         startingOffsets="earliest",
         minOffsetsPerTrigger="10",
-        maxTriggerDelay="1s",
+        maxTriggerDelay="3s",
         kafka_fetch_max_wait_ms="100",
     )
     write(broker.bootstrap_servers, topic, ["first"])
@@ -188,13 +188,12 @@ def test_a_batch_waits_for_enough_records_but_not_for_ever(
     write(broker.bootstrap_servers, topic, ["few"])
     assert stream.latest(end) == end
     write(broker.bootstrap_servers, topic, ["enough"] * 10)
+    began = time.monotonic()
     end = stream.latest(end)
     assert end == {topic: {"0": 12, "1": 0}}
     write(broker.bootstrap_servers, topic, ["few"])
-    began = time.monotonic()
-    while stream.latest(end) == end:
-        assert time.monotonic() - began < 10
-    assert time.monotonic() - began > 0.5
+    wait_until(lambda: stream.latest(end) != end, "the delay is over")
+    assert time.monotonic() - began >= 3
 
 
 def test_what_comes_after_an_available_now_run_began_is_left_for_the_next(
@@ -231,7 +230,7 @@ def test_a_record_ends_the_wait_at_once(broker: InProcessBroker, topic: str, dri
     write(broker.bootstrap_servers, topic, ["x"], partition=1)
     written = time.monotonic()
     waiting.join(10)
-    assert seen and seen[0] - written < 1.0
+    assert seen and seen[0] - written < 5, "of the 20 seconds it would have waited"
 
 
 def test_an_idle_stream_waits_instead_of_asking(broker: InProcessBroker, topic: str, driver: Driver) -> None:
@@ -247,14 +246,14 @@ def test_an_idle_stream_waits_instead_of_asking(broker: InProcessBroker, topic: 
 def test_a_stream_does_not_hold_up_the_other_sources_of_its_query(
     broker: InProcessBroker, topic: str, driver: Driver
 ) -> None:
-    stream = driver(startingOffsets="earliest", kafka_fetch_max_wait_ms="300")
+    stream = driver(startingOffsets="earliest", kafka_fetch_max_wait_ms="1000")
     start = stream.initial()
-    for _ in range(3):
+    for _ in range(2):
         assert stream.latest(start) == start
         stream.done(start)
     began = time.monotonic()
     assert stream.latest(start) == start
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 0.9, "it would have waited for a second"
 
 
 def test_a_broker_that_restarts_is_waited_for(broker: InProcessBroker, driver: Driver) -> None:

@@ -217,7 +217,8 @@ class StreamDriver:
             by_pattern = self.options.subscription.kind == "subscribePattern"
             age = METADATA_AGE_OF_PATTERNS if by_pattern else METADATA_AGE
         now = time.monotonic()
-        if now - self._found_at >= age or not self.brokers.leaders:
+        moved = self._found.places and not self.brokers.leaders
+        if moved or now - self._found_at >= age:
             self._found, self._found_at = self.brokers.find(), now
 
     def _admit(
