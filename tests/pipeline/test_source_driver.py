@@ -11,9 +11,9 @@ import pytest
 
 from ottla.client.admin import create_topic, delete_topic, grow_topic
 from ottla.client.group_consumer import GroupConsumer
-from ottla.client.group_offsets import commit_offsets
+from ottla.client.group_offsets import commit_offsets, delete_offsets
 from ottla.client.wire import Wire
-from ottla.pipeline import stream_driver
+from ottla.pipeline import group_progress, stream_driver
 from ottla.pipeline.brokers import BrokersAway
 from ottla.pipeline.offsets import DataLost
 from ottla.pipeline.options import OptionError, SourceOptions
@@ -368,6 +368,23 @@ def test_the_offsets_handed_to_latest_are_committed_so_that_an_idle_stream_has_n
     end = stream.latest(stream.initial())
     assert stream.latest(end) == end
     assert committed(broker.bootstrap_servers, topic) == {(topic, 0): 3, (topic, 1): 0}
+
+
+def test_an_idle_stream_commits_again_before_the_broker_forgets(
+    broker: InProcessBroker, topic: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = driver(startingOffsets="earliest", kafka_group_id=topic, kafka_fetch_max_wait_ms="10")
+    start = stream.initial()
+    assert stream.latest(start) == start
+    kept = {(topic, 0): 0, (topic, 1): 0}
+    assert committed(broker.bootstrap_servers, topic) == kept
+    with Wire(broker.bootstrap_servers) as wire:
+        delete_offsets(wire, topic, kept)
+    assert stream.latest(start) == start
+    assert committed(broker.bootstrap_servers, topic) == {}
+    monkeypatch.setattr(group_progress, "REPEAT_AFTER", 0.0)
+    assert stream.latest(start) == start
+    assert committed(broker.bootstrap_servers, topic) == kept
 
 
 def test_offsets_are_not_committed_when_that_is_switched_off(

@@ -27,6 +27,10 @@ log = logging.getLogger("ottla.pipeline")
 _NAMES_UP_TO = 9
 """The last version of OffsetCommit that names topics."""
 
+REPEAT_AFTER = 600.0
+"""Seconds after which everything is committed again, moved or not: brokers forget old offsets of a group that
+has no members (offsets.retention.minutes), and a stream may be idle for longer."""
+
 _AGAIN_AFTER = 0.2
 _QUIET_FOR = 5.0
 _REFUSED_FOR = 10.0
@@ -57,6 +61,7 @@ class GroupProgress:
         self._sent: dict[Place, int] = {}
         self._pending: Pending | None = None
         self._not_before = 0.0
+        self._all_sent_at = float("-inf")
         self._troubled_since: float | None = None
         self._told: set[str] = set()
 
@@ -65,7 +70,10 @@ class GroupProgress:
 
     def submit(self, offsets: Mapping[Place, int]) -> None:
         """These offsets are done with. Returns at once, as a rule."""
-        if self.enabled and offsets != self._wanted:
+        due = time.monotonic() - self._all_sent_at >= REPEAT_AFTER
+        if due and self._pending is None:
+            self._done = {}
+        if self.enabled and (due or offsets != self._wanted):
             self._wanted = dict(offsets)
             self._advance(0.0)
 
@@ -123,6 +131,8 @@ class GroupProgress:
                 for topic, partitions in by_topic(changed).items()
             ],
         )
+        if not self._done:
+            self._all_sent_at = time.monotonic()
         connection = self._wire.connection(self._coordinator)
         version = connection.version_for(OffsetCommitRequest, _NAMES_UP_TO)
         self._pending = self._wire.send(request, version, self._coordinator)
