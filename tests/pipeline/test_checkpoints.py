@@ -20,6 +20,7 @@ from ottla.pipeline.checkpoints import (
     StageBusy,
     StageFolder,
 )
+from ottla.pipeline.folders import for_spark
 from pipeline.stopping_folder import Steps, every_step, folder, hdfs_like
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def test_spark_is_given_a_folder_below_the_stage(tmp_path: Path, monkeypatch: py
     assert Checkpoints("here").stage("clean").spark_checkpoint == str(tmp_path / "here/clean/spark")
     url = (tmp_path / "here").as_uri()
     assert Checkpoints(url).stage("clean").spark_checkpoint == f"{url}/clean/spark"
+    assert for_spark("s3://bucket/x?region=eu") == "s3a://bucket/x", "settings of pyarrow's are not Hadoop's"
 
 
 def test_the_last_committed_batch_is_read_from_sparks_own_logs(tmp_path: Path) -> None:

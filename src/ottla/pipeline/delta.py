@@ -158,18 +158,30 @@ def _nullable(type_: Any) -> Any:
 
 def compact_delta(path: str, target_bytes: int, *, dry_run: bool) -> CompactionSummary:
     """Lets the table compact itself; a reader sees it before or after."""
-    from ottla.pipeline.lake_compact import CompactionSummary
+    from ottla.pipeline.lake_compact import CompactionSummary, Merge
 
     table = _open(path)
     if dry_run or table is None:
         raise LakeError(
             f"{path} is a Delta table: it compacts itself and cannot say beforehand what it will do"
         )
-    files_before = len(table.file_uris())
+    before = _rows_of_files(table)
     done = table.optimize.compact(target_size=target_bytes)
+    after = _rows_of_files(table)
+    merged = before.keys() - after.keys()
+    size = int(json.loads(done["filesRemoved"])["totalSize"] or 0)
     return CompactionSummary(
-        files_before=files_before,
-        files_after=len(table.file_uris()),
-        bytes_before=int(json.loads(done["filesRemoved"])["totalSize"] or 0),
+        merges=[Merge("", tuple(sorted(merged)), size)] if merged else [],
+        files_before=len(before),
+        files_after=len(after),
+        bytes_before=size,
         bytes_after=int(json.loads(done["filesAdded"])["totalSize"] or 0),
+        rows=sum(before[name] for name in merged),
     )
+
+
+def _rows_of_files(table: DeltaTable) -> dict[str, int]:
+    import pyarrow as pa
+
+    actions = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip(actions["path"].to_pylist(), actions["num_records"].to_pylist(), strict=True))

@@ -157,8 +157,13 @@ class Folder:
         target = (folder or self)._at(to)
         if self.is_local:
             Path(self._at(name)).replace(target)
-        else:
+            return
+        try:
             self._files.move(self._at(name), target)
+        except OSError:
+            if not self.exists(name):  # an object store says only that something was wrong
+                raise FileNotFoundError(self._at(name)) from None
+            raise
 
     def make(self, name: str = "") -> None:
         """Makes a folder and those above it; nothing happens when it is there."""
@@ -211,8 +216,8 @@ def absolute(url: str | os.PathLike[str]) -> str:
 
 
 def for_spark(url: str) -> str:
-    """What Spark's file systems call the same place: Hadoop knows S3 as s3a."""
-    return "s3a://" + url.removeprefix("s3://") if url.startswith("s3://") else url
+    """What Spark's file systems call the same place: Hadoop knows S3 as s3a, and is set up elsewhere."""
+    return "s3a://" + url.removeprefix("s3://").partition("?")[0] if url.startswith("s3://") else url
 
 
 def _for_arrow(url: str) -> str:

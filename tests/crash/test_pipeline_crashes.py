@@ -1,0 +1,242 @@
+"""A pipeline's driver, and its broker, are killed again and again; topics lose nothing, the lake has all
+once.
+
+Two stages read the same topic: one writes a topic, the other a lake. The second puts each row into a folder
+at random, so that a batch which is run again looks different from the first time: whatever a crash left of
+the first must go. While it goes on, the lake is compacted too.
+
+A topic may have a row more than once, but only for a reason: it belongs to a batch that was begun and not
+finished when somebody was killed. That is checked record by record, by offset.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from broker_process import BrokerProcess
+from crash.load import read_all
+from crash.pipeline_process import PATIENCE, PipelineProcess, Position, Ranges, await_true
+from ottla.pipeline.lake import LakeError
+from ottla.pipeline.lake_compact import compact_lake
+
+PARTITIONS = 3
+PIPELINE = """
+from ottla.pipeline import lake, stage, topic
+
+limits = {{"startingOffsets": "earliest", "maxOffsetsPerTrigger": "{limit}"}}
+clicks = topic("clicks", json="id long", options=limits)
+
+
+@stage(clicks, to=topic("copies"))
+def copy(rows):
+    return rows
+
+
+@stage(clicks, to=lake("{lake}", partition_by=["folder"]))
+def keep(rows):
+    return rows.selectExpr("id", "concat('f', cast(rand() * 3 as int)) folder")
+"""
+STAGES = ("copy", "keep")
+
+
+class Clicks(threading.Thread):
+    """Numbers its records and remembers where each one is; goes on through every restart of the broker."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(name="clicks")
+        self.sent = 0
+        self.places: dict[int, tuple[int, int]] = {}
+        self.errors: list[str] = []
+        self._ending = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": 300_000,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+
+    def run(self) -> None:
+        while not self._ending.wait(0.02):
+            # Slow enough for a pipeline on a busy machine: what it is behind must be read in the end.
+            for _ in range(10 if len(self._producer) < 1_000 else 0):
+                self._producer.produce(
+                    "clicks",
+                    b'{"id": %d}' % self.sent,
+                    partition=self.sent % PARTITIONS,
+                    on_delivery=self._delivered,
+                )
+                self.sent += 1
+            self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self.errors.append(error.str())
+            return
+        number = int(message.value()[len(b'{"id": ') : -1])
+        self.places[number] = (message.partition(), message.offset())
+
+    def finish(self) -> None:
+        self._ending.set()
+        self.join(PATIENCE)
+        assert self._producer.flush(PATIENCE) == 0
+        assert self.errors == []
+        assert len(self.places) == self.sent
+
+
+@dataclass
+class Excuses:
+    """Records that a stage may have written more than once, and why."""
+
+    ranges: list[tuple[str, Ranges]] = field(default_factory=list)
+
+    def add(self, why: str, before: Position, after: Position) -> None:
+        """Whatever was begun and not done, before or after somebody was killed, may be written again."""
+        for position in (before, after):
+            if position.open:
+                self.ranges.append((why, position.open))
+
+    def reasons(self, partition: int, offset: int) -> list[str]:
+        return [
+            why
+            for why, open_ranges in self.ranges
+            if partition in open_ranges and open_ranges[partition][0] <= offset < open_ranges[partition][1]
+        ]
+
+
+def run_crashes(folder: Path, kills: int, broker_kills: int) -> None:
+    seed = int(os.environ.get("OTTLA_CRASH_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"replay with OTTLA_CRASH_SEED={seed}")
+    rng = random.Random(seed)
+    lake = folder / "lake"
+    file = folder / "pipeline.py"
+    file.write_text(PIPELINE.format(lake=lake, limit=2_000))
+    excuses = Excuses()
+    with BrokerProcess(folder) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        wanted = [NewTopic(name, PARTITIONS, 1) for name in ("clicks", "copies")]
+        for future in admin.create_topics(wanted).values():
+            future.result(30)
+        clicks = Clicks(broker.bootstrap_servers)
+        clicks.start()
+        with PipelineProcess(file, broker.bootstrap_servers, folder / "checkpoints", "clicks") as driver:
+            try:
+                _kill_and_restart(rng, driver, broker, lake, excuses, kills, broker_kills)
+            finally:
+                clicks.finish()
+            # What is left in large batches; another limit is a change that a checkpoint follows.
+            file.write_text(PIPELINE.format(lake=lake, limit=1_000_000))
+            driver.run_once()
+            await_true(lambda: not driver.stragglers, "processes of killed drivers stayed")
+        _check_topic(broker, clicks, excuses)
+    _check_lake(lake, clicks.sent)
+    compact_lake(lake)
+    _check_lake(lake, clicks.sent)
+    assert not [path for path in lake.rglob("*") if path.is_file() and path.suffix != ".parquet"]
+
+
+def _kill_and_restart(
+    rng: random.Random,
+    driver: PipelineProcess,
+    broker: BrokerProcess,
+    lake: Path,
+    excuses: Excuses,
+    kills: int,
+    broker_kills: int,
+) -> None:
+    moment = threading.Event()
+    with_broker = set(rng.sample(range(kills), broker_kills))
+    for kill in range(kills):
+        before = {stage: driver.position(stage) for stage in STAGES}
+        driver.start()
+        # Most kills meet a driver at work, some one that is still finding its feet.
+        starting_up = kill > 0 and rng.random() < 0.2
+        if starting_up:
+            moment.wait(rng.uniform(1.0, 12.0))
+        else:
+            driver.await_progress(before, rng.randrange(1, 4))
+            moment.wait(rng.uniform(0.0, 1.5))
+        if kill in with_broker:
+            at_work = {stage: driver.position(stage) for stage in STAGES}
+            broker.kill()
+            moment.wait(rng.uniform(0.0, 2.0))
+            broker.start()
+            if not starting_up:
+                driver.await_progress(at_work, 2)
+            excuses.add("the broker was killed", at_work["copy"], driver.position("copy"))
+        if not starting_up and rng.random() < 0.7:
+            _compact(lake)
+        last = driver.position("copy")
+        driver_only = rng.random() < 0.3
+        driver.kill(driver_only=driver_only)
+        excuses.add("the driver was killed", last, driver.position("copy"))
+        now = {stage: driver.position(stage) for stage in STAGES}
+        print(
+            f"kill {kill + 1}:"
+            f" {'broker too, ' if kill in with_broker else ''}{'driver only, ' if driver_only else ''}"
+            + ", ".join(
+                f"{stage} had {each.committed} done, {each.planned} begun" for stage, each in now.items()
+            )
+        )
+
+
+def _compact(lake: Path) -> None:
+    try:
+        compact_lake(lake, target_bytes=1 << 20)
+    except LakeError as error:
+        assert "no lake" in str(error)
+
+
+def _check_topic(broker: BrokerProcess, clicks: Clicks, excuses: Excuses) -> None:
+    counts: Counter[int] = Counter()
+    for partition in range(PARTITIONS):
+        for _, value in read_all(broker.bootstrap_servers, "copies", partition):
+            counts[int(value[len(b'{"id":') : -1])] += 1
+    missing = sorted(set(range(clicks.sent)) - counts.keys())
+    assert missing == [], f"{len(missing)} of {clicks.sent} are missing, the first {missing[:5]}"
+    assert set(counts) == set(range(clicks.sent))
+    doubled = {number: count for number, count in counts.items() if count > 1}
+    by_reason: dict[str, int] = defaultdict(int)
+    unexplained = []
+    for number, count in doubled.items():
+        reasons = excuses.reasons(*clicks.places[number])
+        if reasons:
+            by_reason[reasons[0]] += count - 1
+        else:
+            unexplained.append((number, clicks.places[number], count))
+    more = sum(doubled.values()) - len(doubled)
+    print(f"topic: {clicks.sent} records, none missing, {more} more than once: {dict(by_reason)}")
+    assert unexplained == [], f"{len(unexplained)} doubles without a reason: {unexplained[:5]}"
+
+
+def _check_lake(lake: Path, sent: int) -> None:
+    counts = Counter(ds.dataset(lake, partitioning="hive").to_table(columns=["id"])["id"].to_pylist())
+    missing = sorted(set(range(sent)) - counts.keys())
+    doubled = sorted(number for number, count in counts.items() if count > 1)
+    assert (missing[:5], doubled[:5]) == ([], []), f"{len(missing)} missing, {len(doubled)} doubled of {sent}"
+    assert len(counts) == sent
+    print(f"lake: {sent} records, each once, in {sum(1 for _ in lake.rglob('*.parquet'))} files")
+
+
+def test_nothing_is_missing_and_the_lake_has_no_doubles_after_kills_of_the_driver(tmp_path: Path) -> None:
+    run_crashes(tmp_path, kills=2, broker_kills=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_nothing_is_missing_and_the_lake_has_no_doubles_after_many_kills(tmp_path: Path) -> None:
+    run_crashes(tmp_path, kills=14, broker_kills=5)
