@@ -2,9 +2,8 @@
 
 `read_articles` and `profiles` work on columns, row by row. `mark_copies` and `choose` are given all rows of a
 partition of one micro-batch and bring together what belongs together: an article and the earlier ones it
-resembles, a reader and the articles that match. Spark has put such rows into the same partition and, because
-they come from the same input row, into the same batch, so no state is needed here; the state is in the joins
-before. They give one value per row, which only the row of the article or the reader keeps: others are then
+resembles, a reader and the articles that match. The joins before give such rows in one batch, so no state is
+needed here. They give a value to one row of each article or reader and null to the others, which are then
 dropped. (Spark's `mapInArrow`, which may return fewer rows, wants pandas to be installed.)
 """
 
@@ -152,31 +151,23 @@ def mark_copies(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
 
 
 def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-    """For each row of a reader the best of all articles that match; null for the rows of matches.
+    """In the first row of each reader and moment the best of all articles that match; null in the others.
 
-    Columns: `reader`, `at`, `read` (null in matches), then `link`, `title`, `term`, `weight` of a match.
+    Columns: `reader`, `at`, and `link`, `title`, `term`, `weight` of a match.
     """
     rows = [tuple(column.to_pylist() for column in batch) for batch in batches]
     matches: dict[tuple[str, datetime], dict[str, list[tuple[float, str]]]] = {}
     titles: dict[str, str] = {}
     for batch in rows:
-        for reader, at, read, link, title, term, weight in zip(*batch, strict=True):
-            if read is None:
-                titles[link] = title
-                matches.setdefault((reader, at), defaultdict(list))[link].append((weight, term))
+        for reader, at, link, title, term, weight in zip(*batch, strict=True):
+            titles[link] = title
+            matches.setdefault((reader, at), defaultdict(list))[link].append((weight, term))
     for batch in rows:
-        yield pa.array(
-            [
-                None if read is None else _best(matches.get((reader, at), {}), set(read), titles)
-                for reader, at, read, *_ in zip(*batch, strict=True)
-            ],
-            _CHOSEN,
-        )
+        first = [matches.pop(who, None) for who in zip(*batch[:2], strict=True)]
+        yield pa.array([None if found is None else _best(found, titles) for found in first], _CHOSEN)
 
 
-def _best(
-    matches: Mapping[str, list[tuple[float, str]]], read: set[str], titles: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def _best(matches: Mapping[str, list[tuple[float, str]]], titles: Mapping[str, str]) -> list[dict[str, Any]]:
     """A term counts for as much as the reader cares, shared among all fresh articles that have it.
 
     All of these are here, since the join finds every one: how common a term is needs no count of its own.
@@ -185,7 +176,6 @@ def _best(
     shares = {
         link: sorted(((weight / common[term], term) for weight, term in terms), reverse=True)
         for link, terms in matches.items()
-        if link not in read
     }
     scored = ((sum(share for share, _ in terms), link) for link, terms in shares.items())
     return [

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ottla.examples.news.world import HOPELESS, REPAIRABLE, Article, World
+from ottla.examples.news.world import HOPELESS, REPAIRABLE, World
 
 Row = Mapping[str, Any]
 
@@ -22,7 +22,6 @@ TOP_TERMS = 3
 """Terms looked at per window, for the pipeline and for plain counting alike."""
 LATER = timedelta(hours=12)
 """For how long after a recommendation a read counts as following it."""
-_EARLY, _TAIL = timedelta(hours=1), timedelta(hours=6)
 
 
 def moment(value: Any) -> datetime:
@@ -169,40 +168,32 @@ def copies(world: World, unique: Iterable[Row], duplicates: Iterable[Row]) -> Co
 
 
 def trends(world: World, rows: Sequence[Row], unique: Iterable[Row]) -> Trends:
-    """A term is right when the article it stands for belongs to a burst of these hours."""
-    by_title: dict[str, set[int]] = defaultdict(set)
+    """What was shown, and what the terms with the highest counts of the same hours would have been.
+
+    A term is right when at least half of the articles that have it in these hours belong to a burst.
+    """
     by_link = {a.identity: a for a in world.articles}
-    articles: list[tuple[datetime, Article, Row]] = []
-    for row in unique:
-        article = by_link[row["link"]]
-        articles.append((moment(row["published"]), article, row))
-        if article.burst is not None:
-            by_title[row["title"]].add(article.burst)
-    articles.sort(key=lambda item: item[0])
-    times = [item[0] for item in articles]
+    articles = sorted(((moment(row["published"]), row) for row in unique), key=lambda item: item[0])
+    times = [at for at, _ in articles]
     windows: dict[tuple[datetime, datetime], list[Row]] = defaultdict(list)
     for row in rows:
         windows[moment(row["start"]), moment(row["end"])].append(row)
     seen: dict[int, datetime] = {}
     shown = right = counting_shown = counting_right = 0
     for (start, end), found in sorted(windows.items()):
-        active = {
-            b.number: set(b.terms) for b in world.bursts if start <= b.end + _TAIL and end >= b.start - _EARLY
-        }
-        best = sorted(found, key=lambda row: -row["score"])[:TOP_TERMS]
-        for row in best:
-            about = {n for n, terms in active.items() if row["term"] in terms}
-            about |= by_title[row["headline"]] & active.keys()
-            shown, right = shown + 1, right + bool(about)
-        for row in found:
-            for number, terms in active.items():
-                if row["term"] in terms:
-                    seen.setdefault(number, end)
-        inside = articles[bisect_left(times, start) : bisect_left(times, end)]
-        count = Counter(term for _, _, row in inside for term in row["terms"])
-        planted = set().union(*active.values()) if active else set()
-        for term, _ in count.most_common(TOP_TERMS):
-            counting_shown, counting_right = counting_shown + 1, counting_right + (term in planted)
+        for burst in world.bursts:
+            if start <= burst.end and end >= burst.start and any(row["term"] in burst.terms for row in found):
+                seen.setdefault(burst.number, end)
+        count, of_bursts = Counter[str](), Counter[str]()
+        for _, row in articles[bisect_left(times, start) : bisect_left(times, end)]:
+            count.update(row["terms"])
+            if by_link[row["link"]].burst is not None:
+                of_bursts.update(row["terms"])
+        best = [row["term"] for row in sorted(found, key=lambda row: -row["score"])[:TOP_TERMS]]
+        loudest = [term for term, _ in count.most_common(TOP_TERMS)]
+        shown, counting_shown = shown + len(best), counting_shown + len(loudest)
+        right += sum(2 * of_bursts[term] >= count[term] for term in best)
+        counting_right += sum(2 * of_bursts[term] >= count[term] for term in loudest)
     bursts = tuple(FoundBurst(b.terms, b.start, seen.get(b.number)) for b in world.bursts)
     return Trends(bursts, shown, right, counting_shown, counting_right)
 

@@ -38,7 +38,7 @@ LATE = "2 hours"
 
 TREND_DAY, TREND_HOURS = "24 hours", "3 hours"
 """A term of the last three hours is held against the rest of the day."""
-FEWEST_ARTICLES, LEAST_SCORE, LEAST_GROWTH = 4, 2.5, 2.0
+FEWEST_ARTICLES, LEAST_SCORE, LEAST_GROWTH = 4, 3.5, 3.0
 
 PROFILE_DAY, PROFILE_EVERY = "24 hours", "6 hours"
 FRESH = "12 hours"
@@ -89,29 +89,43 @@ def deduplicate(clean: DataFrame) -> DataFrame:
     """Articles with the earlier article that they repeat, if there is one.
 
     Articles that share one of their smallest hashes meet in a join of the stream with itself, and are
-    compared by their whole sketches. The join gives a pair as soon as the later of the two is there, so no
-    article waits for a watermark.
+    compared by their whole sketches. Every article also meets itself, and that row brings the article along:
+    it comes out as soon as it is in, with all its pairs, and waits for no watermark. A join of a stream with
+    itself reads its topic twice, the left side first, so that what an article is compared with is there when
+    it comes; for the same reason the left side, which has the texts, is soon forgotten.
     """
-    place = F.concat_ws(":", "_source.partition", "_source.offset").alias("place")
-    arrival = F.struct("_source.timestamp", "_source.partition", "_source.offset").alias("arrival")
-    probe = F.explode(F.slice("sketch", 1, PROBES)).alias("probe")
-    sketched = clean.withWatermark("fetched", LATE)
-    later = sketched.select("id", "fetched", "sketch", place, arrival, probe)
-    earlier = later.select(*(F.col(name).alias(f"earlier_{name}") for name in later.columns))
+    place = F.concat_ws(":", "_source.partition", "_source.offset")
+    # A text without any run of words resembles nothing but must meet itself.
+    own = F.array(F.hash(place))
+    probes = F.when(F.size("sketch") > 0, F.slice("sketch", 1, PROBES)).otherwise(own)
+    kept = [name for name in clean.columns if name not in ("sketch", "_source")]
+    known = clean.withWatermark("fetched", LATE).select(
+        place.alias("place"),
+        F.struct("_source.timestamp", "_source.partition", "_source.offset").alias("arrival"),
+        "sketch",
+        "fetched",
+        "id",
+        F.struct(*kept).alias("article"),
+        F.posexplode(probes).alias("number", "probe"),
+    )
+    later = known.drop("id").withColumn("article", F.when(F.col("number") == 0, F.col("article")))
+    names = ("place", "arrival", "sketch", "fetched", "id", "probe")
+    earlier = known.select(*(F.col(name).alias(f"earlier_{name}") for name in names))
+    itself = F.col("place") == F.col("earlier_place")
     pairs = later.join(
         earlier,
         (F.col("probe") == F.col("earlier_probe"))
-        & (F.col("earlier_arrival") < F.col("arrival"))
+        & (itself | (F.col("earlier_arrival") < F.col("arrival")))
         & (F.col("earlier_fetched") >= F.col("fetched") - F.expr(f"interval {REMEMBER}"))
-        & (F.col("earlier_fetched") <= F.col("fetched") + F.expr(f"interval {REMEMBER}")),
-    ).select(
-        "place",
-        F.col("earlier_id").alias("other"),
-        _likeness(F.col("sketch"), F.col("earlier_sketch")).alias("likeness"),
+        & (F.col("earlier_fetched") <= F.col("fetched") + F.expr(f"interval {LATE}")),
     )
-    kept = [name for name in clean.columns if name not in ("sketch", "_source")]
-    articles = clean.select(place, F.struct(*kept).alias("article"))
-    rows = articles.unionByName(pairs.where(F.col("likeness") >= ALIKE), allowMissingColumns=True)
+    likeness = _likeness(F.col("sketch"), F.col("earlier_sketch"))
+    rows = pairs.select(
+        "place",
+        F.when(itself, F.col("article")).alias("article"),
+        F.when(~itself, F.col("earlier_id")).alias("other"),
+        F.when(~itself, likeness).alias("likeness"),
+    ).where(F.col("article").isNotNull() | (F.col("likeness") >= ALIKE))
     mark = _arrow(columns.mark_copies, columns.COPY, sees_other_rows=True)
     marked = rows.repartition("place").select("article", mark("place", "other", "likeness").alias("copy"))
     return marked.where(F.col("copy").isNotNull()).select("article.*", "copy.*")
@@ -214,23 +228,29 @@ def interests(reads: DataFrame, clean: DataFrame) -> DataFrame:
     to=[topic("recommendations", key="reader"), lake(f"{LAKE}/recommendations")],
 )
 def recommend(interests: DataFrame, unique: DataFrame) -> DataFrame:
-    """For each reader the fresh and unread articles that are about what they read."""
-    wanted = interests.withWatermark("at", LATE)
-    terms = wanted.select("reader", "at", F.explode("interests").alias("interest")).select(
-        "reader", "at", F.col("interest.term").alias("term"), F.col("interest.weight").alias("weight")
+    """For each reader the fresh and unread articles that are about what they read.
+
+    An article matches interests that were written after it, so all matches of a reader come in one batch.
+    """
+    wanted = interests.withWatermark("at", LATE).select(
+        "reader", "at", "read", F.col("_source.timestamp").alias("asked"), F.inline("interests")
     )
     fresh = unique.withWatermark("fetched", LATE).select(
-        "link", "title", "fetched", F.explode("terms").alias("met")
+        "link",
+        "title",
+        "fetched",
+        F.col("_source.timestamp").alias("offered"),
+        F.explode("terms").alias("met"),
     )
-    matches = terms.join(
+    matches = wanted.join(
         fresh,
         (F.col("term") == F.col("met"))
+        & (F.col("offered") <= F.col("asked"))
         & (F.col("fetched") > F.col("at") - F.expr(f"interval {FRESH}"))
-        & (F.col("fetched") <= F.col("at")),
+        & (F.col("fetched") <= F.col("at"))
+        & ~F.array_contains("read", F.col("link")),
     ).select("reader", "at", "link", "title", "term", "weight")
-    readers = interests.select("reader", "at", "read")
-    rows = readers.unionByName(matches, allowMissingColumns=True)
     choose = _arrow(columns.choose, columns.CHOSEN, sees_other_rows=True)
-    chosen = choose("reader", "at", "read", "link", "title", "term", "weight").alias("articles")
-    lists = rows.repartition("reader").select("reader", "at", chosen)
-    return lists.where(F.size("articles") > 0)
+    chosen = choose("reader", "at", "link", "title", "term", "weight").alias("articles")
+    lists = matches.repartition("reader").select("reader", "at", chosen)
+    return lists.where(F.col("articles").isNotNull())
