@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from broker_process import OTTLA
 from ottla.pipeline.checkpoints import Checkpoints
 
-PATIENCE = 180.0
+PATIENCE = 300.0
 """A start of Spark takes 5 s alone and a minute beside other tests."""
 
 Ranges = dict[int, tuple[int, int]]
