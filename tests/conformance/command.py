@@ -125,6 +125,10 @@ class Terminal:
         """Until `text` was on the screen."""
         self._read_until(lambda: text.encode() in self.screen, f"{text!r} on the screen")
 
+    def wait_until(self, true: Callable[[], object], what: str) -> None:
+        """Until it is true, reading on meanwhile: who writes to a terminal that nobody reads stands still."""
+        self._read_until(lambda: bool(true()), what)
+
     def finish(self) -> tuple[int, str]:
         """Exit code and all that was written, line ends as in a file."""
         self._read_until(lambda: False, "")

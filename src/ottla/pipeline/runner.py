@@ -168,8 +168,8 @@ class Runner:
             for watch in watches.values():
                 watch.start()
             lag.start()
+            status.start()
             while not all(watch.over.wait(0) for watch in watches.values()) and not self.stop.at_once:
-                status.write()
                 self.display.show(self.board.snapshot())
                 self._pause(watches.values())
         finally:
@@ -177,7 +177,7 @@ class Runner:
             if not self.stop.at_once:
                 self._commit_groups()
                 _quietly(lag.look_now)
-            status.write(final=True)
+            status.end()
             self.display.show(self.board.snapshot())
         return Outcome(tuple(self.board.snapshot()), self.stop.asked, self.stop.at_once)
 

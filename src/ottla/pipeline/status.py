@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from ottla.pipeline.progress import Board, StageProgress
 from ottla.protocol.errors import ApiError
 
 NAME = "status.json"
+LOOK = 0.25
 EVERY = 2.0
 """Seconds between two writes while something happens."""
 HEARTBEAT = 5.0
@@ -32,23 +34,36 @@ STALE = 30.0
 """Seconds without a write after which a run on another machine is taken for dead."""
 
 
-class StatusFiles:
-    """Writes the status of a run. Not for several threads."""
+class StatusFiles(threading.Thread):
+    """Writes the status of a run, on a thread of its own: no display can hold it up."""
 
     def __init__(self, checkpoints: Checkpoints, board: Board) -> None:
+        super().__init__(name="status of stages", daemon=True)
+        self._end = threading.Event()
         self._checkpoints = checkpoints
         self._board = board
-        self._run = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": time.time()}
+        self._about = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": time.time()}
         self._written: dict[str, tuple[float, StageProgress]] = {}
 
-    def write(self, *, final: bool = False) -> None:
+    def run(self) -> None:
+        while not self._end.wait(LOOK):
+            self._write(final=False)
+
+    def end(self) -> None:
+        """Write the last one."""
+        self._end.set()
+        if self.ident is not None:
+            self.join()
+        self._write(final=True)
+
+    def _write(self, *, final: bool) -> None:
         now = time.monotonic()
         for stage in self._board.snapshot():
             at, before = self._written.get(stage.stage, (0.0, None))
             changed = before is None or _essence(before) != _essence(stage)
             if final or now - at >= (EVERY if changed else HEARTBEAT):
                 self._written[stage.stage] = now, stage
-                document = {**stage.document(), "run": {**self._run, "seen_at": time.time(), "over": final}}
+                document = {**stage.document(), "run": {**self._about, "seen_at": time.time(), "over": final}}
                 self._checkpoints.stage(stage.stage).write_json(NAME, document)
 
 
