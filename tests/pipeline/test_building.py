@@ -236,7 +236,7 @@ def test_the_first_stage_of_the_page_runs(
     assert [(each.key, each.value) for each in runs.records("clicks.clean")] == [
         (b"ada", b'{"id":1,"user":"ada"}')
     ]
-    assert runs.spark.read.parquet("data/clicks").collect() == [(1, "ada")]
+    assert runs.spark.read.parquet(str(tmp_path / "data" / "clicks")).collect() == [(1, "ada")]
     scope: dict[str, Any] = {}
     exec(code + test, scope)
     scope["test_users_are_written_in_lower_case"](runs.spark)

@@ -83,6 +83,18 @@ def test_importing_and_declaring_imports_no_spark() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_the_word_lake_stays_a_function_when_the_lake_is_imported() -> None:
+    program = (
+        "import ottla.pipeline.lake\n"
+        "from ottla.pipeline import lake\n"
+        "assert lake('x').path == 'x'\n"
+        "from ottla.pipeline.lake import write_lake\n"
+        "from ottla.pipeline import lake\n"
+        "assert lake('x').path == 'x'\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_a_real_time_trigger_has_an_interval() -> None:
     usual = declared(CLICKS, to=topic("b"), trigger="real-time", bad="drop")
     assert usual.trigger_arguments == {"realTime": "5 minutes"}

@@ -6,7 +6,9 @@ The names below are looked up when they are first used, so that declaring a stag
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +46,17 @@ __all__ = [
     "table",
     "topic",
 ]
+
+
+class _Package(ModuleType):
+    """Importing `ottla.pipeline.lake` would put that module in the place of the function `lake`; not here."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

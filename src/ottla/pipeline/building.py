@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -221,9 +222,15 @@ def _table(spark: SparkSession, declared: Table, what: str) -> DataFrame:
     if declared.schema is not None:
         reader = reader.schema(declared.schema)
     try:
-        return reader.load(declared.source)
+        return reader.load(_where_we_are(declared.source))
     except PySparkException as problem:
         raise StageError(f"{what}: {declared.title} cannot be read: {first_line(problem)}") from problem
+
+
+def _where_we_are(path: str) -> str:
+    """A file that lies here, by its whole name: the JVM may have been started in another folder."""
+    here = Path(path)
+    return here.absolute().as_uri() if here.exists() else path
 
 
 def _check_mode(spark: SparkSession, stage: Stage, frame: DataFrame) -> None:
