@@ -102,6 +102,18 @@ def test_columns_are_refused_in_the_words_of_spark(spark: SparkSession, broker: 
     assert "contains a null topic" in said
 
 
+def test_options_of_spark_itself_are_not_complained_about(caplog: pytest.LogCaptureFixture) -> None:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from ottla.pipeline.sink import StreamSink
+
+    schema = StructType([StructField("value", StringType())])
+    options = {"kafka.bootstrap.servers": "h:1", "topic": "t", "checkpointLocation": "/c", "tpoic": "x"}
+    assert StreamSink(options, schema, False).options.topic == "t"
+    assert "tpoic is unknown to this sink" in caplog.text
+    assert "checkpoint" not in caplog.text
+
+
 def test_overwriting_a_topic_is_refused(spark: SparkSession, broker: InProcessBroker) -> None:
     writer = spark.range(1).selectExpr("'v' as value").write.format("ottla").mode("overwrite")
     writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "t")

@@ -35,6 +35,9 @@ log = logging.getLogger("ottla.pipeline")
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
+_SPARKS_OWN = {"checkpointlocation", "path", "queryname"}
+"""Options that are Spark's, not the sink's; it hands them on."""
+
 _ALLOWED: dict[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
     "key": (StringType(), BinaryType()),
@@ -136,7 +139,7 @@ def _same(found: DataType, wanted: DataType) -> bool:
 
 
 def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-    parsed = SinkOptions.parse(options)
+    parsed = SinkOptions.parse({n: v for n, v in options.items() if n.lower() not in _SPARKS_OWN})
     check_columns(schema, parsed)
     for notice in parsed.notices:
         log.warning("%s", notice)
