@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from ottla.pipeline import lake as lake_module
 from ottla.pipeline.folders import Folder
 from ottla.pipeline.lake_files import Layout, write_files
 from ottla.pipeline.lake_layout import LakePlace, StagedFile, Writer
@@ -76,4 +76,4 @@ def leftovers(place: LakePlace) -> list[str]:
 
 def forget_process() -> None:
     """As if the next call came from a new process."""
-    lake_module._swept.clear()
+    import_module("ottla.pipeline.lake")._swept.clear()  # the package's `lake` is the declaration

@@ -15,16 +15,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import pyarrow.fs as pafs
 
 _OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
+_REQUESTS_AT_ONCE = 16
 _UNFINISHED = ".writing"
 _BESIDE = ".new"
+
+
+T = TypeVar("T")
 
 
 class Entry(NamedTuple):
@@ -140,10 +145,9 @@ class Folder:
         with self.create(name + _UNFINISHED) as file:
             file.write(data)
         if self._replaces_in_two_steps:
+            # What a crash interrupted is finished first; else neither would stand for a moment.
             if not self.exists(name) and self.exists(name + _BESIDE):
-                self.move(
-                    name + _BESIDE, name
-                )  # what a crash interrupted; else nothing would stand for a moment
+                self.move(name + _BESIDE, name)
             self.remove(name + _BESIDE)
             self.move(name + _UNFINISHED, name + _BESIDE)
             self.remove(name)
@@ -197,6 +201,16 @@ class Folder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def for_each(self, work: Callable[[T], None], items: Iterable[T]) -> None:
+        """Does the work for every item: one after the other, or many at once where each is a slow request."""
+        if self.kind not in _OBJECT_STORES:
+            for item in items:
+                work(item)
+            return
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+            for _ in pool.map(work, items):
+                pass
 
     @property
     def _replaces_in_two_steps(self) -> bool:

@@ -94,8 +94,7 @@ def commit_batch(
     removes: tuple[str, ...] = ()
     if earlier is not None and earlier.batch_id == batch_id:
         # Decided once already and perhaps not finished; so that the list does not grow from crash to crash.
-        for name in earlier.removes:
-            place.lake.remove(name)
+        place.lake.for_each(place.lake.remove, earlier.removes)
         removes = tuple(file.final for file in earlier.files)
     if files or removes:
         _check_staged(staging, files)
@@ -127,18 +126,20 @@ def _check_staged(staging: Folder, files: list[StagedFile]) -> None:
 
 
 def _publish(place: LakePlace, writer: Writer, journal: Journal, *, again: bool = False) -> None:
-    for name in journal.removes:
-        place.lake.remove(name)
+    place.lake.for_each(place.lake.remove, journal.removes)
     staging = place.staging(writer, journal.attempt)
     finals = [file.final for file in journal.files]
     for folder in folders_of(finals):
         place.lake.make(folder)
-    for file in journal.files:
+
+    def publish(file: StagedFile) -> None:
         try:
             staging.move(file.staged, file.final, place.lake)
         except FileNotFoundError:
             if not again:
                 raise
+
+    place.lake.for_each(publish, journal.files)
     for folder in folders_of([*finals, *journal.removes]):
         if place.lake.exists(folder):
             place.lake.sync(folder)

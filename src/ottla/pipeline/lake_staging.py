@@ -10,6 +10,7 @@ file beside the staged ones, because Spark collects it in a Python process of it
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,7 +114,13 @@ class StagingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
         given: dict[str, Any] = json.loads(self._layout)
         given["partition_columns"] = tuple(map(tuple, given["partition_columns"]))
-        return _Written(write_files(iterator, Folder(self._folder), Layout(**given)))
+        folder = Folder(self._folder)
+        if folder.is_local and not folder.exists():
+            raise LakeError(
+                f"this worker ({socket.gethostname()}) does not see {folder}, which the driver made. Workers"
+                " and driver must see the same storage: put the lake on a shared mount or an object store."
+            )
+        return _Written(write_files(iterator, folder, Layout(**given)))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         written = [message for message in messages if isinstance(message, _Written)]

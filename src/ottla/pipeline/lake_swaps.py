@@ -48,8 +48,7 @@ def decide(place: LakePlace, swap: Swap) -> None:
 
 def carry_out(place: LakePlace, swap: Swap) -> None:
     """Does what was decided, or what is left of it."""
-    for name in swap.old:
-        place.lake.remove(swap.path(name))
+    place.lake.for_each(place.lake.remove, map(swap.path, swap.old))
     try:
         place.notes.move(swap.staged, swap.path(swap.new), place.lake)
     except FileNotFoundError:
