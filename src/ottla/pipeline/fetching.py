@@ -31,6 +31,7 @@ from ottla.client.offsets import Span, spans
 from ottla.client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, check
 from ottla.pipeline.arrow_records import BatchBody, InvalidRecords, RecordDecoder
 from ottla.pipeline.links import Link, borrowed
+from ottla.pipeline.offsets import DataLost
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_matches, headers
 from ottla.protocol.compression import Codec, CompressionError, decompress
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -75,10 +76,6 @@ class ReadOptions:
     client_id: str = "ottla-spark"
     connect_timeout: float = 10.0
     request_timeout: float = 30.0
-
-
-class DataLost(Exception):
-    """Records that the range promises are gone: removed by retention, or the topic was made anew."""
 
 
 class UnreadablePartition(Exception):

@@ -30,7 +30,7 @@ OffsetsJson: TypeAlias = dict[str, dict[str, int]]
 
 
 class DataLost(Exception):
-    """Records that should have been read are gone."""
+    """Records that should have been read are gone: removed by retention, or the topic was made anew."""
 
 
 class Plan(NamedTuple):

@@ -80,6 +80,8 @@ def read_slice(partition: InputPartition, options: SourceOptions) -> Iterator[An
         check_crcs=options.check_crcs,
         timeout=options.read_timeout,
         client_id=options.client_id,
+        connect_timeout=options.connect_timeout,
+        request_timeout=options.request_timeout,
         **({"max_partition_fetch_bytes": b} if (b := options.partition_fetch_bytes) else {}),
     )
     for topic, number, start, end in partition.ranges:
