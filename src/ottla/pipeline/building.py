@@ -30,7 +30,7 @@ from pyspark.storagelevel import StorageLevel
 from ottla.pipeline.connectors import CONNECTORS, Connection
 from ottla.pipeline.dead_letters import DeadLetters, Input, explain_failure, seen_in_batch, watched
 from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic, nearest
-from ottla.pipeline.encoding import rows_for, topic_columns, value_schema
+from ottla.pipeline.encoding import encoded, rows_for, topic_columns, value_schema
 from ottla.pipeline.fingerprint import Fingerprint
 from ottla.pipeline.formats import columns_of, decoded, first_line, reader_of
 from ottla.pipeline.shapes import shape_of
@@ -100,8 +100,7 @@ class BuiltStage:
         if self.stage.real_time and not once:
             (output,) = self.stage.outputs
             assert isinstance(output, Topic) and output.name is not None
-            columns = topic_columns(self.frame, output, f"stage {self.stage.name}")
-            rows = rows_for(self.frame, output).select(*columns)
+            rows = encoded(rows_for(self.frame, output), output, f"stage {self.stage.name}")
             writer = self._connection.writer(rows, output.name, output.options)
             # Rows are final as they come, and Spark calls that update here.
             mode = "update" if self.stage.mode == "append" else self.stage.mode
