@@ -29,7 +29,7 @@ from ottla.client.wire import BrokerUnreachable, Wire
 from ottla.examples.news import report
 from ottla.examples.news.measure import Figures
 from ottla.examples.news.player import create_topics, play
-from ottla.examples.news.world import World, make_world
+from ottla.examples.news.world import make_world
 from ottla.protocol.errors import ApiError
 
 PIPELINE = "ottla.examples.news.news"
@@ -70,7 +70,14 @@ def run(
                 "\n[bold cyan]A pipeline of five stages[/]  [dim](Spark takes some seconds to start)[/]"
             )
             with _pipeline(folder, bootstrap, console) as process:
-                _play(world, folder, bootstrap, seconds, process)
+                _until_running(process, folder)
+                play(
+                    world,
+                    folder / "feeds",
+                    bootstrap,
+                    seconds=seconds,
+                    stop=lambda: process.poll() is not None,
+                )
                 _until_read(bootstrap, process, folder)
             figures = report.tell(console, world, bootstrap, folder / "lake")
         _what_next(console, folder)
@@ -139,7 +146,6 @@ def _pipeline(folder: Path, bootstrap: str, console: Console) -> Iterator[subpro
         _command(
             *("pipeline", "run", PIPELINE, "--bootstrap", bootstrap),
             *("--checkpoints", str(folder / "checkpoints")),
-            *("--set", f"ottla.log.file={folder / 'spark.log'}"),
         ),
         env={**os.environ, "NEWS_LAKE": str(folder.absolute() / "lake")},
         stdin=subprocess.DEVNULL,
@@ -163,16 +169,26 @@ def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str], number: signa
             continue
 
 
-def _play(
-    world: World, folder: Path, bootstrap: str, seconds: float, process: subprocess.Popen[bytes]
-) -> None:
-    play(
-        world,
-        folder / "feeds",
-        bootstrap,
-        seconds=seconds,
-        stop=lambda: process.poll() is not None,
-    )
+def _until_running(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Until Spark is up and every stage waits for records: hours of news pass in a second from here on."""
+    deadline = time.monotonic() + 4 * _PATIENCE
+    while not all(_phase(folder / "checkpoints" / stage) == "running" for stage in READS):
+        _check(process, folder, deadline, "the stages did not start")
+        time.sleep(0.2)
+
+
+def _phase(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / "status.json").read_bytes())["phase"])
+    except (OSError, ValueError, KeyError):
+        return "unknown"
+
+
+def _check(process: subprocess.Popen[bytes], folder: Path, deadline: float, complaint: str) -> None:
+    if process.poll() is not None:
+        raise Failed(f"the pipeline ended by itself with {process.returncode}; see {folder}/checkpoints")
+    if time.monotonic() > deadline:
+        raise Failed(f"{complaint}; see {folder}/checkpoints")
 
 
 def _until_read(bootstrap: str, process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -180,12 +196,7 @@ def _until_read(bootstrap: str, process: subprocess.Popen[bytes], folder: Path) 
     still, deadline = 0, time.monotonic() + 4 * _PATIENCE
     with Wire(bootstrap) as wire:
         while still < _STILL:
-            if process.poll() is not None:
-                raise Failed(
-                    f"the pipeline ended by itself with {process.returncode}; see {folder}/spark.log"
-                )
-            if time.monotonic() > deadline:
-                raise Failed(f"the stages did not come to an end of their topics; see {folder}/spark.log")
+            _check(process, folder, deadline, "the stages did not come to the end of their topics")
             still = still + 1 if _all_read(wire) else 0
             time.sleep(1.0)
 

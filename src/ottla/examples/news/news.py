@@ -7,10 +7,10 @@
                                         |                               |
                        reads -> interests -> readers.interests -> recommend -> recommendations
 
-Two times are used. `published` is when an article appeared, and trends are about that. `fetched` is when the
-feeder met it; it never lies and is never late, so what must not lose an article (copies, recommendations)
-goes by it. Every state is bounded by a watermark on one of them: two days of sketches, a day of terms, half a
-day of candidates.
+Three times are used. `published` is when an article appeared, and trends are about that. `fetched` is when
+the feeder met it, and what is read and recommended goes by it: a feed may forget a date or invent one. Copies
+go by the arrival on the topic, for no article may be lost by being late. Every state is bounded by a
+watermark on one of them: two days of sketches, a day of terms, half a day of candidates.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ ALIKE = 0.2
 """Articles whose runs of four words are shared to this degree are copies."""
 REMEMBER = "2 days"
 """For how long a copy is recognised."""
+SKEW = "10 minutes"
+"""By how much the clocks of those who write to one topic may differ."""
 LATE = "2 hours"
 """How much later than others an article may be fetched, or a read reported."""
 
@@ -92,32 +94,34 @@ def deduplicate(clean: DataFrame) -> DataFrame:
     compared by their whole sketches. Every article also meets itself, and that row brings the article along:
     it comes out as soon as it is in, with all its pairs, and waits for no watermark. A join of a stream with
     itself reads its topic twice, the left side first, so that what an article is compared with is there when
-    it comes; for the same reason the left side, which has the texts, is soon forgotten.
+    it comes. Its clock is the arrival on the topic, where nothing can be late, or the join would drop it.
     """
     place = F.concat_ws(":", "_source.partition", "_source.offset")
     # A text without any run of words resembles nothing but must meet itself.
     own = F.array(F.hash(place))
     probes = F.when(F.size("sketch") > 0, F.slice("sketch", 1, PROBES)).otherwise(own)
     kept = [name for name in clean.columns if name not in ("sketch", "_source")]
-    known = clean.withWatermark("fetched", LATE).select(
+    arrivals = clean.withColumn("arrived", F.col("_source.timestamp")).withWatermark("arrived", SKEW)
+    known = arrivals.select(
         place.alias("place"),
-        F.struct("_source.timestamp", "_source.partition", "_source.offset").alias("arrival"),
+        F.struct("_source.partition", "_source.offset").alias("position"),
+        "arrived",
         "sketch",
-        "fetched",
         "id",
         F.struct(*kept).alias("article"),
         F.posexplode(probes).alias("number", "probe"),
     )
     later = known.drop("id").withColumn("article", F.when(F.col("number") == 0, F.col("article")))
-    names = ("place", "arrival", "sketch", "fetched", "id", "probe")
+    names = ("place", "position", "arrived", "sketch", "id", "probe")
     earlier = known.select(*(F.col(name).alias(f"earlier_{name}") for name in names))
     itself = F.col("place") == F.col("earlier_place")
+    before = F.struct("earlier_arrived", "earlier_position") < F.struct("arrived", "position")
     pairs = later.join(
         earlier,
         (F.col("probe") == F.col("earlier_probe"))
-        & (itself | (F.col("earlier_arrival") < F.col("arrival")))
-        & (F.col("earlier_fetched") >= F.col("fetched") - F.expr(f"interval {REMEMBER}"))
-        & (F.col("earlier_fetched") <= F.col("fetched") + F.expr(f"interval {LATE}")),
+        & (itself | before)
+        & (F.col("earlier_arrived") >= F.col("arrived") - F.expr(f"interval {REMEMBER}"))
+        & (F.col("earlier_arrived") <= F.col("arrived")),
     )
     likeness = _likeness(F.col("sketch"), F.col("earlier_sketch"))
     rows = pairs.select(
