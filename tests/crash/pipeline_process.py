@@ -1,24 +1,25 @@
 """`ottla pipeline run` as processes of its own, killed like the kernel or an operator would, and looked into.
 
-The driver is a Python process with a JVM below it and Python workers below that; Spark moves the workers out
-of the driver's process group, but all of them stay in the session that is begun here, so that is what is
-killed. How far the stages are is read from their checkpoints, as they are on disk.
+The driver is a Python process with a JVM below it and Python workers below that, each in a session or
+process group of its own; so it is the whole family that is killed, by descent. How far the stages are is
+read from their checkpoints, as they are on disk.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from broker_process import OTTLA
 from ottla.pipeline.checkpoints import Checkpoints
 
-PATIENCE = 300.0
+PATIENCE = 600.0
 """A start of Spark takes 5 s alone and a minute beside other tests."""
 
 Ranges = dict[int, tuple[int, int]]
@@ -26,14 +27,17 @@ Ranges = dict[int, tuple[int, int]]
 
 
 class Position(NamedTuple):
-    """How far a stage is, and what it is at."""
+    """How far a stage is."""
 
     committed: int
     """The last batch that is done; -1 before the first."""
     planned: int
     """The last batch that was begun."""
-    open: Ranges
-    """The records of batches that were begun and are not done."""
+
+    @property
+    def open(self) -> range:
+        """Batches that were begun and are not done."""
+        return range(self.committed + 1, self.planned + 1)
 
 
 class PipelineProcess:
@@ -46,9 +50,11 @@ class PipelineProcess:
         self._command = [
             *(str(OTTLA), "pipeline", "run", str(file), "--bootstrap", bootstrap),
             *("--checkpoints", str(checkpoints), "--master", "local[2]"),
-            *("--set", "spark.driver.memory=1g", "--set", "spark.sql.shuffle.partitions=2"),
+            *("--set", "spark.driver.memory=1g", "--set", "spark.sql.shuffle.partitions=2", "--json"),
         ]
         self.process: subprocess.Popen[bytes] | None = None
+        self._began = 0
+        """Where in the output the running driver's begins."""
         self._passed: set[int] = set()
 
     def __enter__(self) -> PipelineProcess:
@@ -61,6 +67,7 @@ class PipelineProcess:
         # An archive of classes is used when there is one; making one takes a core for half a minute.
         environment = {**os.environ, "OTTLA_SPARK_ARCHIVE": "use", "TZ": "UTC"}
         with self._output.open("ab") as output:
+            self._began = output.tell()
             self.process = subprocess.Popen(
                 [*self._command, *more],
                 stdin=subprocess.DEVNULL,
@@ -74,7 +81,7 @@ class PipelineProcess:
         """SIGKILL to the driver, and at once to all below it, or leave those to find out by themselves."""
         if self.process is None:
             return
-        members = _session(self.process.pid)
+        members = _family(self.process.pid)
         self.process.kill()
         self.process.wait()
         for pid in members if not driver_only else []:
@@ -112,32 +119,40 @@ class PipelineProcess:
         return self._output.read_text(errors="replace")[-6_000:]
 
     def position(self, stage: str) -> Position:
-        """Read until it is of one moment: the driver goes on meanwhile."""
-        folder = Checkpoints(self._folder).stage(stage)
-        offsets = self._folder / stage / "spark" / "offsets"
-        while True:
-            last = folder.last_committed()
-            planned = max((int(file.name) for file in _files(offsets) if file.name.isdecimal()), default=-1)
-            committed = -1 if last is None else last.batch_id
-            if planned < committed:
-                continue
-            if planned == committed:
-                return Position(committed, planned, {})
-            try:
-                ends = folder.offsets_of(planned)
-            except ValueError:
-                ends = None  # being written, or cut short by the kill: Spark plans it again
-            if ends is not None:
-                start = {} if last is None else self._offsets(last.offsets)
-                return Position(
-                    committed, planned, {p: (start.get(p, 0), end) for p, end in self._offsets(ends).items()}
-                )
-            if self.process is None:
-                return Position(committed, planned, {})
+        done = self._batches(stage, "commits")
+        return Position(done, max(done, self._batches(stage, "offsets")))
 
-    def _offsets(self, sources: dict[str, Any]) -> dict[int, int]:
-        (source,) = sources.values()
-        return {int(partition): int(offset) for partition, offset in source[self._topic].items()}
+    def _batches(self, stage: str, log: str) -> int:
+        folder = self._folder / stage / "spark" / log
+        names = [file.name for file in folder.iterdir()] if folder.exists() else []
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def restarts(self, stage: str, committed: int) -> set[int]:
+        """Batches at which the stage failed and was started again by this driver, begun after `committed`."""
+        failed = set()
+        with self._output.open("rb") as output:
+            output.seek(self._began)
+            for line in output:
+                if line.startswith(b"{") and line.endswith(b"}\n"):
+                    event = json.loads(line)
+                    if event["stage"] == stage and event["phase"] == "restarting":
+                        failed.add((committed if event["batch"] is None else event["batch"]) + 1)
+        return failed
+
+    def ranges(self, stage: str) -> dict[int, Ranges]:
+        """By batch: the records it consists of. Spark keeps a hundred batches."""
+        folder = Checkpoints(self._folder).stage(stage)
+        ends: dict[int, dict[int, int]] = {}
+        for batch in range(max(0, self.position(stage).planned - 90), self.position(stage).planned + 1):
+            sources = folder.offsets_of(batch)
+            if sources is not None:
+                (source,) = sources.values()
+                ends[batch] = {int(key): int(value) for key, value in source[self._topic].items()}
+        return {
+            batch: {key: (ends.get(batch - 1, {}).get(key, 0), end) for key, end in to.items()}
+            for batch, to in ends.items()
+            if batch == 0 or batch - 1 in ends
+        }
 
     def await_progress(self, before: dict[str, Position], batches: int = 1) -> None:
         """Until every stage has so many batches more than before."""
@@ -160,24 +175,19 @@ def await_true(condition: Callable[[], bool], what: str, more: Callable[[], str]
         time.sleep(0.02)
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except FileNotFoundError:
-        return []
-
-
-def _session(leader: int) -> list[int]:
-    """All processes of the session that `leader` began."""
-    members = []
+def _family(ancestor: int) -> list[int]:
+    """The process and all below it."""
+    children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[3]) == leader:
-            members.append(int(status.parent.name))
-    return members
+        children.setdefault(int(fields[1]), []).append(int(status.parent.name))
+    family = [ancestor]
+    for member in family:
+        family += children.get(member, [])
+    return family
 
 
 def _kill(pid: int) -> None:

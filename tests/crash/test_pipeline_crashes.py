@@ -6,7 +6,8 @@ at random, so that a batch which is run again looks different from the first tim
 the first must go. While it goes on, the lake is compacted too.
 
 A topic may have a row more than once, but only for a reason: it belongs to a batch that was begun and not
-finished when somebody was killed. That is checked record by record, by offset.
+finished when somebody was killed, or when the stage failed and was started again. That is checked record by
+record, by offset.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import random
 import threading
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker_process import BrokerProcess
 from crash.load import read_all
-from crash.pipeline_process import PATIENCE, PipelineProcess, Position, Ranges, await_true
+from crash.pipeline_process import PATIENCE, PipelineProcess, Ranges, await_true
 from ottla.pipeline.lake import LakeError
 from ottla.pipeline.lake_compact import compact_lake
 
@@ -98,24 +99,27 @@ class Clicks(threading.Thread):
         assert len(self.places) == self.sent
 
 
-@dataclass
 class Excuses:
-    """Records that a stage may have written more than once, and why."""
+    """Batches of the stage that writes a topic which may have been written more than once, and why."""
 
-    ranges: list[tuple[str, Ranges]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._why: dict[int, str] = {}
+        self._ranges: dict[int, Ranges] = {}
 
-    def add(self, why: str, before: Position, after: Position) -> None:
-        """Whatever was begun and not done, before or after somebody was killed, may be written again."""
-        for position in (before, after):
-            if position.open:
-                self.ranges.append((why, position.open))
+    def add(self, why: str, batches: Iterable[int]) -> None:
+        for batch in batches:
+            self._why.setdefault(batch, why)
 
-    def reasons(self, partition: int, offset: int) -> list[str]:
-        return [
-            why
-            for why, open_ranges in self.ranges
-            if partition in open_ranges and open_ranges[partition][0] <= offset < open_ranges[partition][1]
-        ]
+    def note(self, ranges: dict[int, Ranges]) -> None:
+        """Which records the batches so far consist of."""
+        self._ranges.update(ranges)
+
+    def reason(self, partition: int, offset: int) -> str | None:
+        for batch, why in self._why.items():
+            first, end = self._ranges.get(batch, {}).get(partition, (0, 0))
+            if first <= offset < end:
+                return why
+        return None
 
 
 def run_crashes(folder: Path, kills: int, broker_kills: int) -> None:
@@ -140,7 +144,10 @@ def run_crashes(folder: Path, kills: int, broker_kills: int) -> None:
                 clicks.finish()
             # What is left in large batches; another limit is a change that a checkpoint follows.
             file.write_text(PIPELINE.format(lake=lake, limit=1_000_000))
+            last = driver.position("copy")
             driver.run_once()
+            excuses.add("a stage failed and was started again", driver.restarts("copy", last.committed))
+            excuses.note(driver.ranges("copy"))
             await_true(lambda: not driver.stragglers, "processes of killed drivers stayed")
         _check_topic(broker, clicks, excuses)
     _check_lake(lake, clicks.sent)
@@ -177,13 +184,15 @@ def _kill_and_restart(
             broker.start()
             if not starting_up:
                 driver.await_progress(at_work, 2)
-            excuses.add("the broker was killed", at_work["copy"], driver.position("copy"))
+            met = range(at_work["copy"].committed + 1, driver.position("copy").planned + 1)
+            excuses.add("the broker was killed", met)
         if not starting_up and rng.random() < 0.7:
             _compact(lake)
-        last = driver.position("copy")
         driver_only = rng.random() < 0.3
         driver.kill(driver_only=driver_only)
-        excuses.add("the driver was killed", last, driver.position("copy"))
+        excuses.add("the driver was killed", driver.position("copy").open)
+        excuses.add("a stage failed and was started again", driver.restarts("copy", before["copy"].committed))
+        excuses.note(driver.ranges("copy"))
         now = {stage: driver.position(stage) for stage in STAGES}
         print(
             f"kill {kill + 1}:"
@@ -213,9 +222,9 @@ def _check_topic(broker: BrokerProcess, clicks: Clicks, excuses: Excuses) -> Non
     by_reason: dict[str, int] = defaultdict(int)
     unexplained = []
     for number, count in doubled.items():
-        reasons = excuses.reasons(*clicks.places[number])
-        if reasons:
-            by_reason[reasons[0]] += count - 1
+        why = excuses.reason(*clicks.places[number])
+        if why:
+            by_reason[why] += count - 1
         else:
             unexplained.append((number, clicks.places[number], count))
     more = sum(doubled.values()) - len(doubled)
