@@ -30,8 +30,10 @@ from ottla.cli.pipeline_launch import (
     as_pipeline_failure,
     check_broker,
     check_free,
+    log_to,
     need_spark,
     stage_of,
+    stop_spark,
     topics_or_problem,
 )
 
@@ -121,9 +123,10 @@ def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json
     folder = launch.checkpoints
     spark, context = launch.spark(), launch.context(pipeline, bootstrap)
     display = display_for(as_json=as_json, footer=f"{bootstrap} · {folder.root} · Ctrl-C stops")
+    log_to(display.say)
     runner = Runner(pipeline, spark, context, display=display)
     try:
-        with interrupts(runner.stop, display.say) as came:
+        with interrupts(runner.stop) as came:
             try:
                 outcome = runner.run(once)
             finally:
@@ -133,7 +136,7 @@ def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json
                 sys.stdout.flush()
                 # The JVM follows: it reads from a pipe that closes now. What it was doing is done again.
                 os._exit(INTERRUPTED if came.get("signal") == signal.SIGINT else FAILED)
-            spark.stop()
+            stop_spark(spark)
     except Exception as error:
         known = as_pipeline_failure(error, pipeline)
         if known is None:
@@ -184,7 +187,7 @@ def check(
     there, problem = topics_or_problem(bootstrap, timeout)
     spark, context = launch.spark(), launch.context(pipeline, bootstrap)
     view, problems = check_pipeline(pipeline, spark, context, there, [problem] if problem else [])
-    spark.stop()
+    stop_spark(spark)
     show(view, as_json=as_json)
     if problems:
         raise typer.Exit(FAILED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +125,33 @@ class Launch:
         from ottla.pipeline.building import RunContext
 
         return RunContext(pipeline.name, bootstrap, self.checkpoints, self._connector, self._settings)
+
+
+def stop_spark(spark: SparkSession) -> None:
+    """End it well; a JVM that has died cannot be told."""
+    from py4j.protocol import Py4JError
+
+    try:
+        spark.stop()
+    except (Py4JError, OSError):
+        return
+
+
+def log_to(say: Callable[[str], None]) -> None:
+    """Warnings of the pipeline go where the run is shown, and those of the bridge to Java nowhere.
+
+    The bridge logs every failure with its trace, and so does whoever fails; the stages tell it in one line.
+    """
+    import logging
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(f"{record.levelname.lower()}: {record.getMessage()}")
+
+    ours = logging.getLogger("ottla")
+    ours.addHandler(Shown(logging.WARNING))
+    ours.propagate = False
+    logging.getLogger().addHandler(logging.NullHandler())
 
 
 def as_pipeline_failure(error: Exception, pipeline: Pipeline) -> Failure | None:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ottla.client.group_offsets import commit_offsets
 from ottla.client.groups import Place
 from ottla.client.lag import ends, lags, most_seconds, total_records
-from ottla.client.wire import BrokerUnreachable, Wire
+from ottla.client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 from ottla.pipeline.progress import Board, Offsets, as_offsets
 from ottla.protocol.errors import ApiError
 
@@ -91,6 +92,11 @@ class LagWatch(threading.Thread):
         self._before = {name: positions_of(each.committed_offsets()) for name, each in self._folders.items()}
         self._every = every
         self._end = threading.Event()
+        self._groups: Mapping[str, str] = {}
+
+    def commit_to(self, groups: Mapping[str, str]) -> None:
+        """Commit positions to these groups, by stage: for a connector that leaves its progress to itself."""
+        self._groups = groups
 
     def run(self) -> None:
         with Wire(self._broker, connect_timeout=TIMEOUT, request_timeout=TIMEOUT) as wire:
@@ -112,7 +118,9 @@ class LagWatch(threading.Thread):
                 positions = places(stage.batch.offsets) if stage.batch else self._before[name]
                 if not positions:
                     positions = first_positions(self._stages[name], self._folders[name], wire)
+                elif name in self._groups:
+                    commit_offsets(wire, self._groups[name], positions)
                 found = lag_of(wire, positions)
-            except (BrokerUnreachable, ApiError):
+            except (BrokerUnreachable, UnsupportedByBroker, ApiError):
                 found = None, None
             self._board.lag(name, *found)

@@ -163,13 +163,19 @@ class Runner:
             watches[stage.name] = StageWatch(stage, first, around, feeders)
         checkpoints = self.context.checkpoints
         lag = LagWatch(self.board, self.context.bootstrap, self.pipeline.stages, checkpoints)
+        if self.context.connector != "ottla":  # our own source tells its group by itself
+            lag.commit_to({stage.name: stage.group(self.pipeline.name) for stage in self.pipeline.stages})
         status = StatusFiles(checkpoints, self.board)
+        told = False
         try:
             for watch in watches.values():
                 watch.start()
             lag.start()
             status.start()
             while not all(watch.over.wait(0) for watch in watches.values()) and not self.stop.at_once:
+                if self.stop.asked and not told:
+                    told = True
+                    self.display.say("stopping after the running batches; once more stops at once")
                 self.display.show(self.board.snapshot())
                 self._pause(watches.values())
         finally:
@@ -217,10 +223,11 @@ def _quietly(work: Callable[[], None]) -> None:
 
 
 @contextmanager
-def interrupts(stop: StopRequest, say: Callable[[str], None]) -> Iterator[dict[str, int]]:
+def interrupts(stop: StopRequest) -> Iterator[dict[str, int]]:
     """While entered, Ctrl-C and SIGTERM ask `stop`; what came is noted under "signal".
 
-    Only the main thread of a program can take signals; elsewhere nothing happens here.
+    Only the main thread of a program can take signals; elsewhere nothing happens here. A handler runs in the
+    middle of anything, a half-written line too, so it says nothing: the run does.
     """
     came: dict[str, int] = {}
     if threading.current_thread() is not threading.main_thread():
@@ -229,9 +236,11 @@ def interrupts(stop: StopRequest, say: Callable[[str], None]) -> Iterator[dict[s
 
     def handle(number: int, frame: FrameType | None) -> None:
         came["signal"] = number
+        if (
+            stop.at_once
+        ):  # a third one: what should end the run is stuck, in a terminal that is halted perhaps
+            raise KeyboardInterrupt
         stop.ask()
-        if not stop.at_once:
-            say("stopping after the running batches; once more stops at once")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -290,7 +299,7 @@ def run(
     )
     display = PlainDisplay(sys.stdout, sys.stderr) if show else SilentDisplay()
     runner = Runner(loaded, session, context, display=display)
-    with interrupts(runner.stop, display.say):
+    with interrupts(runner.stop):
         outcome = runner.run(once)
     if outcome.failed:
         raise PipelineFailed(outcome)

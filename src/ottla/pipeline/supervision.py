@@ -266,7 +266,8 @@ class StageWatch(threading.Thread):
                 wanted = gate.shut()
                 waits = wanted is not None and wanted > last_done
                 self._board.enter(name, Phase.stopping, f"finishing batch {wanted}" if waits else "")
-            if stopping and query.isActive and (wanted is None or wanted <= last_done):
+            done = wanted is None or wanted <= last_done
+            if stopping and query.isActive and (done or self._stop_request.at_once):
                 query.stop()
 
     def _outcome(self, query: StreamingQuery, gate: BatchGate, told: str) -> BaseException | str | None:
