@@ -132,7 +132,8 @@ class Terminal:
     def finish(self) -> tuple[int, str]:
         """Exit code and all that was written, line ends as in a file."""
         self._read_until(lambda: False, "")
-        return self.process.wait(self.limit), self.screen.decode().replace("\r\n", "\n")
+        # A terminal throws away what is not shown yet when Ctrl-C is typed, in the middle of a character too.
+        return self.process.wait(self.limit), self.screen.decode(errors="replace").replace("\r\n", "\n")
 
     def _read_until(self, done: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + self.limit

@@ -19,12 +19,15 @@ from conformance.command import OTTLA, Command, Result, Terminal
 if TYPE_CHECKING:
     from ottla.testing.in_process import InProcessBroker
 
+pytestmark = pytest.mark.timeout(600)  # several processes with a Spark of their own, beside other tests
+
 LIMIT = 180.0
 """Seconds; Spark starts in six on a machine that has nothing else to do."""
 
 _numbers = itertools.count()
 
 PIPELINE = """
+import time
 from pathlib import Path
 
 from pyspark.sql import functions as F
@@ -32,11 +35,16 @@ from pyspark.sql import functions as F
 from ottla.pipeline import stage, topic
 
 POISON = Path(__file__).with_name("poison")
+HELD = Path(__file__).with_name("held")
+INSIDE = Path(__file__).with_name("inside")
 
 
 def checked(number: int) -> int:
     if POISON.exists():
         raise ValueError(f"cannot stand {number}")
+    INSIDE.touch()
+    while HELD.exists():
+        time.sleep(0.02)
     return number
 
 
@@ -313,6 +321,27 @@ def test_a_pipe_gets_plain_lines_and_sigterm_ends_the_run_well(
     assert refused.code == 1
     assert "stage clean has changed in a way its checkpoint cannot follow" in refused.err
     assert f"ottla pipeline reset {shop.file} clean --to earliest" in refused.err
+
+
+def test_a_second_ctrl_c_stops_at_once(shop: Shop, ending: list[subprocess.Popen[bytes]]) -> None:
+    held = shop.folder / "held"
+    held.touch()
+    shop.produce(1)
+    process = shop.start("run", "--stage", "risky")
+    ending.append(process)
+    until((shop.folder / "inside").exists, "a batch that is inside")
+    java = _java_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    until(lambda: shop.status()["risky"]["phase"] == "stopping", "the first one taken")
+    assert shop.status()["risky"]["note"] == "finishing batch 0"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130
+    assert "stopped at once: what was being written is written again" in err.decode()
+    assert "Traceback" not in err.decode()
+    held.unlink()
+    until(lambda: not Path(f"/proc/{java}").exists(), "the end of its JVM")
+    assert shop.status()["risky"]["batch"] is None
 
 
 def test_a_run_whose_spark_dies_says_so_and_ends(shop: Shop, ending: list[subprocess.Popen[bytes]]) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from ottla.testing.in_process import InProcessBroker
 
+pytestmark = pytest.mark.timeout(300)
+
 LIMIT = 120.0
 ID = "id long"
 
