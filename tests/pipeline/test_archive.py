@@ -40,9 +40,9 @@ class PlayedJava:
         if self.fails:
             raise ArchiveFailed(f"{what} failed")
         if "ottla.pipeline.training" in command:
-            classes, class_path = command[-2:]
+            classes, options = command[-2:]
             Path(classes).write_text("java/lang/Object\n")
-            Path(class_path).write_text("/jars/spark.jar")
+            Path(options).write_text("-cp\n/jars/spark.jar")
         else:
             (target,) = (word.partition("=")[2] for word in command if "SharedArchiveFile" in word)
             Path(target).write_bytes(b"classes" * 1000)

@@ -124,7 +124,7 @@ def test_the_news_pipeline_runs_on_a_cluster_and_keeps_its_figures(master: str, 
     assert found.copies.recall > 0.8
     assert found.copies.precision > 0.8
     assert found.trends.found > 0
-    assert found.recommendations.hit_rate > 0
+    assert found.recommended.hit_rate > 0
     assert list((tmp_path / "lake").rglob("*.parquet"))
 
 

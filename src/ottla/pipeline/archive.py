@@ -68,7 +68,7 @@ def find(java: Java) -> Path | None:
 
 def java_options(archive: Path) -> list[str]:
     """The options of a JVM that uses the archive, and goes on without a word where it does not fit."""
-    quiet = "-Xlog:disable -Xlog:all=error:stderr -Xlog:cds=off -Xlog:cds+dynamic=off"
+    quiet = "-Xlog:disable -Xlog:all=error,cds*=off:stderr"
     return ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}", quiet]
 
 
@@ -123,11 +123,11 @@ def _make(java: Java, say: Callable[[str], None]) -> Path:
     for leftover in folder.glob("making-*"):  # of a maker that was killed: we hold the lock
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as work:
-        classes, class_path, dumped = (Path(work, name) for name in ("classes", "class-path", "archive"))
+        classes, options, dumped = (Path(work, name) for name in ("classes", "options", "archive"))
         say(f"running Spark once to see which classes it loads ({java})")
         _run(
             "the training run",
-            [sys.executable, "-m", "ottla.pipeline.training", str(classes), str(class_path)],
+            [sys.executable, "-m", "ottla.pipeline.training", str(classes), str(options)],
             {**java.environment(), "OTTLA_SPARK_ARCHIVE": "off"},
         )
         count = len(classes.read_bytes().splitlines())
@@ -140,8 +140,7 @@ def _make(java: Java, say: Callable[[str], None]) -> Path:
                 "-Xshare:dump",
                 f"-XX:SharedClassListFile={classes}",
                 f"-XX:SharedArchiveFile={dumped}",
-                "-cp",
-                class_path.read_text(),
+                *options.read_text().splitlines(),
             ],
             {},
         )

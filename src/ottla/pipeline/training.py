@@ -1,6 +1,6 @@
 """Typical work of a pipeline, done once so that Java can note which classes Spark needs for it.
 
-Run by ottla.pipeline.archive as `python -m ottla.pipeline.training CLASSES CLASS_PATH`: both are files to
+Run by ottla.pipeline.archive as `python -m ottla.pipeline.training CLASSES OPTIONS`: both are files to
 write. No broker is needed: the classes of the JVM are the same whichever Python data source it talks to.
 """
 
@@ -122,15 +122,23 @@ def typical_work(spark: SparkSession, folder: Path) -> None:
         query.stop()
 
 
-def main(classes: str, class_path: str) -> None:
-    options = {
+def _options(jvm: Any) -> Iterator[str]:
+    """The options that must be the same where the archive is written as where it is used."""
+    yield "-cp"
+    yield jvm.java.lang.System.getProperty("java.class.path")
+    for option in jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments():
+        if option.startswith(("--add-opens", "--enable-native-access")):
+            yield option
+
+
+def main(classes: str, options: str) -> None:
+    settings = {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": f"-Xshare:off -XX:DumpLoadedClassList={classes}",
     }
     with tempfile.TemporaryDirectory() as folder:
-        spark = spark_session("ottla training", "local[2]", options)
-        jvm: Any = spark._jvm
-        Path(class_path).write_text(jvm.java.lang.System.getProperty("java.class.path"))
+        spark = spark_session("ottla training", "local[2]", settings)
+        Path(options).write_text("\n".join(_options(spark._jvm)))
         typical_work(spark, Path(folder))
         spark.stop()
 
