@@ -22,7 +22,7 @@ from ottla.examples.news.player import play
 from ottla.examples.news.world import World, make_world
 from ottla.pipeline.runner import run
 
-pytestmark = pytest.mark.timeout(600)  # one run of five stages serves all tests here
+pytestmark = pytest.mark.timeout(600)  # one run of six stages serves all tests here
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,9 @@ def moments(rows: Sequence[Any], name: str) -> list[datetime]:
     return [row[name].astimezone(UTC) for row in rows]
 
 
-def test_the_pipeline_has_its_five_stages_in_order() -> None:
+def test_the_pipeline_has_its_six_stages_in_order() -> None:
     names = [stage.name for stage in stages_of(news)]
-    assert names == ["normalise", "deduplicate", "trends", "interests", "recommend"]
+    assert names == ["normalise", "deduplicate", "trends", "readings", "interests", "recommend"]
 
 
 def test_normalise_cleans_what_it_can_and_says_why_it_cannot(spark: SparkSession) -> None:
@@ -163,7 +163,8 @@ def test_interests_are_the_terms_of_what_was_read_in_the_last_day(spark: SparkSe
             30,
         ),  # a day after: nobody knows the article any more
     ]
-    found = news.interests(with_source(spark, reads, news.READ), clean).where(F.col("at") == START + 6 * HOUR)
+    readings = news.readings(with_source(spark, reads, news.READ), clean)
+    found = news.interests(readings).where(F.col("at") == START + 6 * HOUR)
     rows = {row.reader: row for row in found.collect()}
     assert set(rows) == {"ada", "ben"}
     ada = {interest.term: interest.weight for interest in rows["ada"].interests}

@@ -1,6 +1,6 @@
 """News, from feeds to recommendations: the example of a whole pipeline, and one that can mark its own work.
 
-Feeds are read onto a topic, and five stages clean the articles, take out the copies, find what is trending
+Feeds are read onto a topic, and six stages clean the articles, take out the copies, find what is trending
 and choose something to read for each reader. A generator writes the feeds of a small invented country from a
 seed; since it knows which articles are copies, what it made trend and what its readers like, the example ends
 with figures instead of claims. `python -m ottla.examples.news` lists the commands; docs/news.md has more.

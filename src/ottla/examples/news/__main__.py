@@ -124,12 +124,10 @@ def report(
     bootstrap: Bootstrap = _LOCAL,
 ) -> None:
     """Tell what the pipeline found, and how good it was."""
-    from rich.console import Console
-
     from ottla.examples.news import report
     from ottla.examples.news.world import make_world
 
-    report.tell(Console(highlight=False), make_world(seed, days), bootstrap, lake)
+    report.tell(report.console(), make_world(seed, days), bootstrap, lake)
 
 
 if __name__ == "__main__":

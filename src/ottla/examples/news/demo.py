@@ -37,12 +37,13 @@ READS = {
     "normalise": ("articles.raw",),
     "deduplicate": ("articles.clean",),
     "trends": ("articles.unique",),
-    "interests": ("reads", "articles.clean"),
+    "readings": ("reads", "articles.clean"),
+    "interests": ("reads.articles",),
     "recommend": ("readers.interests", "articles.unique"),
 }
 _PATIENCE = 60.0
-_STILL = 3
-"""Looks in a row at which nothing was left to read."""
+_STILL = 5
+"""Looks in a row, a second apart, at which nothing was left to read and nothing was written."""
 
 
 class Failed(Exception):
@@ -53,7 +54,7 @@ def run(
     folder: Path, *, seconds: float = 45.0, days: int = 4, seed: int = 7, console: Console | None = None
 ) -> Figures:
     """Run the demo in a folder of its own, whose old content is removed. Returns the figures."""
-    console = console or Console(highlight=False)
+    console = console or report.console()
     _make_room(folder)
     with _terminated():
         console.print("\n[bold cyan]A broker, from nothing[/]")
@@ -67,7 +68,7 @@ def run(
                 f" {len(world.reads):,} reads by {len(world.readers)} readers; some are broken, some copied"
             )
             console.print(
-                "\n[bold cyan]A pipeline of five stages[/]  [dim](Spark takes some seconds to start)[/]"
+                "\n[bold cyan]A pipeline of six stages[/]  [dim](Spark takes some seconds to start)[/]"
             )
             with _pipeline(folder, bootstrap, console) as process:
                 _until_running(process, folder)
@@ -194,27 +195,34 @@ def _check(process: subprocess.Popen[bytes], folder: Path, deadline: float, comp
 def _until_read(bootstrap: str, process: subprocess.Popen[bytes], folder: Path) -> None:
     """Until every stage has read to the end of its topics, and those behind it too."""
     still, deadline = 0, time.monotonic() + 4 * _PATIENCE
+    ends: dict[tuple[str, int], int] | None = None
     with Wire(bootstrap) as wire:
         while still < _STILL:
             _check(process, folder, deadline, "the stages did not come to the end of their topics")
-            still = still + 1 if _all_read(wire) else 0
+            before, ends = ends, _ends_if_read(wire)
+            still = still + 1 if ends is not None and ends == before else 0
             time.sleep(1.0)
 
 
-def _all_read(wire: Wire) -> bool:
-    """Asked from the front of the pipeline to its end, so that nothing slips past between two questions."""
+def _ends_if_read(wire: Wire) -> dict[tuple[str, int], int] | None:
+    """Where the topics end if all stages have read that far, otherwise None.
+
+    Asked from the front of the pipeline to its end, so that nothing slips past between two questions.
+    """
+    ends = {}
     try:
         for stage, topics in READS.items():
             done = committed_offsets(wire, f"ottla.news.{stage}")
             for topic in topics:
                 partitions = [p.partition_index for p in wire.topic(topic).partitions]
                 for partition, span in spans(wire, topic, partitions).items():
+                    ends[topic, partition] = span.end
                     offset = done.get((topic, partition))
                     if span.end > span.start and (offset is None or offset.offset < span.end):
-                        return False
+                        return None
     except (ApiError, BrokerUnreachable):
-        return False
-    return True
+        return None
+    return ends
 
 
 def _what_next(console: Console, folder: Path) -> None:

@@ -1,11 +1,12 @@
-"""The pipeline: five stages from raw entries to articles, trends and recommendations.
+"""The pipeline: six stages from raw entries to articles, trends and recommendations.
 
     ottla pipeline run ottla.examples.news.news
 
-                      .-> articles.rejected       .-> articles.duplicates
-    articles.raw -> normalise -> articles.clean -> deduplicate -> articles.unique -> trends -> trends
-                                        |                               |
-                       reads -> interests -> readers.interests -> recommend -> recommendations
+    articles.raw -> normalise -> articles.clean, articles.rejected
+    articles.clean -> deduplicate -> articles.unique, articles.duplicates, lake
+    articles.unique -> trends -> trends, lake
+    reads, articles.clean -> readings -> reads.articles -> interests -> readers.interests
+    readers.interests, articles.unique -> recommend -> recommendations, lake
 
 Three times are used. `published` is when an article appeared, and trends are about that. `fetched` is when
 the feeder met it, and what is read and recommended goes by it: a feed may forget a date or invent one. Copies
@@ -57,6 +58,7 @@ UNIQUE = (
 CLEAN = f"{UNIQUE}, sketch array<int>"
 DUPLICATE = "id string, link string, outlet string, title string, duplicate_of string, likeness double"
 READ = "reader string, link string, at timestamp, seconds int"
+READING = "reader string, link string, at timestamp, terms array<string>"
 INTERESTS = (
     "reader string, at timestamp, interests array<struct<term: string, weight: double>>, read array<string>"
 )
@@ -207,20 +209,34 @@ def trends(unique: DataFrame) -> DataFrame:
 @stage(
     topic("reads", json=READ),
     topic("articles.clean", json=CLEAN),
-    to=topic("readers.interests", json=INTERESTS, key="reader"),
+    to=topic("reads.articles", json=READING, key="reader"),
 )
-def interests(reads: DataFrame, clean: DataFrame) -> DataFrame:
-    """What each reader has read about in the last day, every six hours. Reads of copies count as well."""
-    known = clean.withWatermark("fetched", LATE).select(F.col("link").alias("known_link"), "fetched", "terms")
+def readings(reads: DataFrame, clean: DataFrame) -> DataFrame:
+    """What the read articles were about. Reads of copies count as well.
+
+    A stage of its own: an aggregation behind a join waits for as long as the join may still give rows, here a
+    day; with a topic between them it waits for its own watermark only.
+    """
+    known = clean.withWatermark("fetched", LATE).select(F.col("link").alias("known"), "fetched", "terms")
     read = reads.withWatermark("at", LATE).join(
         known,
-        (F.col("link") == F.col("known_link"))
-        & (F.col("at") >= F.col("fetched") - F.expr("interval 6 hours"))
+        (F.col("link") == F.col("known"))
+        & (F.col("at") >= F.col("fetched") - F.expr(f"interval {LATE}"))
         & (F.col("at") <= F.col("fetched") + F.expr("interval 1 day")),
     )
+    return read.select("reader", "link", "at", "terms")
+
+
+@stage(
+    topic("reads.articles", json=READING),
+    to=topic("readers.interests", json=INTERESTS, key="reader"),
+)
+def interests(readings: DataFrame) -> DataFrame:
+    """What each reader has read about in the last day, every six hours."""
     profile = _arrow(columns.profiles, columns.PROFILE)
     return (
-        read.groupBy(F.window("at", PROFILE_DAY, PROFILE_EVERY).alias("window"), "reader")
+        readings.withWatermark("at", LATE)
+        .groupBy(F.window("at", PROFILE_DAY, PROFILE_EVERY).alias("window"), "reader")
         .agg(F.collect_list("terms").alias("lists"), F.collect_set("link").alias("read"))
         .select("reader", F.col("window.end").alias("at"), profile("lists").alias("interests"), "read")
     )

@@ -34,6 +34,7 @@ TOPICS = {
     "articles.duplicates": 1,
     "articles.rejected": 1,
     "trends": 1,
+    "reads.articles": 3,
     "readers.interests": 3,
     "recommendations": 3,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -15,11 +16,19 @@ from rich.table import Table
 from ottla.client.wire import Wire
 from ottla.examples.news import measure, results
 from ottla.examples.news.measure import Figures, Row, moment
+from ottla.examples.news.text import tokens
 from ottla.examples.news.world import World
 
 _TRENDS = 8
 _READERS = 3
 _ARTICLES = 4
+_COPIES = 3
+
+
+def console() -> Console:
+    """As wide as the terminal; where there is none, wide enough for a headline."""
+    width = None if sys.stdout.isatty() else 110
+    return Console(highlight=False, width=width)
 
 
 def tell(console: Console, world: World, bootstrap: str, lake: Path | None = None) -> Figures:
@@ -74,20 +83,29 @@ def trend_table(rows: Sequence[Row], limit: int = _TRENDS) -> Table:
 
 
 def _same_event(known: Sequence[Row], row: Row) -> bool:
+    """The same word or headline, or a word of the headline, within half a day."""
     near = timedelta(hours=12)
     return any(
-        (other["term"] == row["term"] or other["headline"] == row["headline"])
+        (
+            other["term"] == row["term"]
+            or other["headline"] == row["headline"]
+            or row["term"] in tokens(other["headline"])
+        )
         and abs(moment(other["end"]) - moment(row["end"])) <= near
         for other in known
     )
 
 
 def _examples(unique: Sequence[Row], duplicates: Sequence[Row]) -> Iterator[str]:
-    """Two copies whose headlines differ most from that of the first."""
+    """Some copies with headlines of their own."""
     first = {row["id"]: row for row in unique}
     pairs = [(row, first[row["duplicate_of"]]) for row in duplicates if row["duplicate_of"] in first]
-    different = [pair for pair in pairs if pair[0]["title"].casefold() != pair[1]["title"].casefold()]
-    for copy, original in sorted(different, key=lambda pair: pair[0]["likeness"])[:40:20]:
+    different = [
+        pair
+        for pair in pairs
+        if pair[0]["title"].casefold() != pair[1]["title"].casefold() and 0.35 < pair[0]["likeness"] < 0.7
+    ]
+    for copy, original in different[:: max(1, len(different) // _COPIES)][:_COPIES]:
         yield f"  {escape(original['title'])} [dim]({escape(original['outlet'])})[/]"
         yield (
             f"  [dim]= {escape(copy['title'])} ({escape(copy['outlet'])}), {copy['likeness']:.0%} the same[/]"
@@ -171,7 +189,7 @@ def lake_table(lake: Path) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title, justify in (("folder", "left"), ("rows", "right"), ("files", "right"), ("size", "right")):
         table.add_column(title, justify="right" if justify == "right" else "left")
-    for folder in sorted(path for path in lake.iterdir() if path.is_dir()):
+    for folder in sorted(path for path in lake.iterdir() if path.is_dir() and path.name[0] != "."):
         files = [str(path) for path in folder.rglob("*.parquet") if not _hidden(path, folder)]
         rows = ds.dataset(files, format="parquet").count_rows() if files else 0
         size = sum(Path(file).stat().st_size for file in files)
