@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from bench.pipeline import topics
 from bench.processes import cpu_seconds
-from ottla.pipeline.options import SinkOptions
-from ottla.pipeline.writing import write_rows
+from ottla.pipeline.topics.options import SinkOptions
+from ottla.pipeline.topics.writing import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

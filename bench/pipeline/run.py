@@ -34,7 +34,7 @@ from bench.pipeline.cases import Connector
 from bench.pipeline.table import Line, render
 from bench.processes import MachineTime
 from bench.sides import ottla_side
-from ottla.pipeline.connector_jars import ConnectorMissing
+from ottla.pipeline.spark.connector_jars import ConnectorMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -226,7 +226,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line]]
 
 @contextmanager
 def _session(folder: Path, without_connector: bool) -> Iterator[SparkSession]:
-    from ottla.pipeline.session import spark_session
+    from ottla.pipeline.spark.session import spark_session
 
     settings = {"spark.local.dir": str(folder / "spark"), "ottla.archive": "off"}
     connector = OURS if without_connector else THEIRS

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from ottla.client.admin import create_topic, delete_topic
 from ottla.client.wire import Wire
-from ottla.pipeline.options import SinkOptions
-from ottla.pipeline.writing import write_rows
+from ottla.pipeline.topics.options import SinkOptions
+from ottla.pipeline.topics.writing import write_rows
 
 PARTITIONS = 4
 EVENTS = "id bigint, user string, amount double, at timestamp, note string"

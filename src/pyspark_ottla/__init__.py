@@ -3,6 +3,6 @@
 Spark imports this module whenever it looks a data source up, so nothing else is in it.
 """
 
-from ottla.pipeline.source import OttlaDataSource as DefaultSource
+from ottla.pipeline.topics.source import OttlaDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -28,8 +28,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from broker_process import BrokerProcess
 from crash.load import read_all
 from crash.pipeline_process import PATIENCE, PipelineProcess, Ranges, await_true
-from ottla.pipeline.lake import LakeError
-from ottla.pipeline.lake_compact import compact_lake
+from ottla.pipeline.lakes.batches import LakeError
+from ottla.pipeline.lakes.compact import compact_lake
 
 PARTITIONS = 3
 PIPELINE = """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session of this process: local, two tasks at a time."""
-    from ottla.pipeline.session import spark_session
+    from ottla.pipeline.spark.session import spark_session
 
     # An archive that is there makes the start faster; a test run makes none, and leaves nothing behind.
     os.environ.setdefault("OTTLA_SPARK_ARCHIVE", "use")

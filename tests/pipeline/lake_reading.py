@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from ottla.pipeline.folders import Folder
-from ottla.pipeline.lake_files import Layout, write_files
-from ottla.pipeline.lake_layout import LakePlace, StagedFile, Writer
+from ottla.pipeline.lakes.files import Layout, write_files
+from ottla.pipeline.lakes.layout import LakePlace, StagedFile, Writer
 
 Row = tuple[int, int, int]
 """Batch, attempt, number. The same batch and number twice is a double row, whatever the attempt."""
@@ -76,4 +76,4 @@ def leftovers(place: LakePlace) -> list[str]:
 
 def forget_process() -> None:
     """As if the next call came from a new process."""
-    import_module("ottla.pipeline.lake")._swept.clear()  # the package's `lake` is the declaration
+    import_module("ottla.pipeline.lakes.batches")._swept.clear()  # the package's `lake` is the declaration

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ottla.pipeline.java import find_java
+from ottla.pipeline.spark.java import find_java
 from pipeline.spark_programs import until
 
 

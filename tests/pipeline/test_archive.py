@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline import archive
-from ottla.pipeline.archive import ArchiveFailed
-from ottla.pipeline.java import Java, find_java
+from ottla.pipeline.spark import archive
+from ottla.pipeline.spark.archive import ArchiveFailed
+from ottla.pipeline.spark.java import Java, find_java
 from pipeline.spark_programs import program, until
 
 
@@ -39,7 +39,7 @@ class PlayedJava:
     def run(self, what: str, command: list[str], environment: dict[str, str]) -> None:
         if self.fails:
             raise ArchiveFailed(f"{what} failed")
-        if "ottla.pipeline.training" in command:
+        if "ottla.pipeline.spark.training" in command:
             classes, options = command[-2:]
             Path(classes).write_text("java/lang/Object\n")
             Path(options).write_text("-cp\n/jars/spark.jar")
@@ -169,14 +169,14 @@ def test_the_environment_says_whether_it_is_used_and_made(
 
 
 WARM = """
-from ottla.pipeline.archive import warm
+from ottla.pipeline.spark.archive import warm
 result = warm(print)
 print("made" if result.made else "found", result.path)
 """
 
 MAPPED = """
 from pathlib import Path
-from ottla.pipeline.session import spark_session
+from ottla.pipeline.spark.session import spark_session
 spark = spark_session("archive", "local[2]", {"spark.driver.memory": "1g"})
 print(spark.range(10).count())
 maps = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read_text()
@@ -227,6 +227,6 @@ def test_a_real_one_survives_kill_and_company_is_mapped_and_dropped_when_damaged
 @pytest.mark.timeout(1200)
 def test_the_first_program_leaves_a_process_that_makes_it(folder: Path, java: Java) -> None:
     environment = {**os.environ, "OTTLA_SPARK_ARCHIVE": "auto"}
-    code = "from ottla.pipeline.session import spark_session\nspark_session('first', 'local[2]')"
+    code = "from ottla.pipeline.spark.session import spark_session\nspark_session('first', 'local[2]')"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
     until(lambda: archive.find(java) is not None, "the background has made the archive", 900)

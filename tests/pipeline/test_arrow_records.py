@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.pipeline.arrow_records import BatchBody, InvalidRecords, RecordDecoder, kafka_schema
+from ottla.pipeline.topics.arrow_records import BatchBody, InvalidRecords, RecordDecoder, kafka_schema
 from ottla.protocol.batches import HEADER_SIZE, read_header
 from ottla.protocol.records import Record, decode_batch, encode_batch
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ottla.pipeline import StageError, stage, topic
-from ottla.pipeline.avro import decode_array, encode_array, explain_avro, schema_of
+from ottla.pipeline.values.avro import decode_array, encode_array, explain_avro, schema_of
 from ottla.testing.in_process import InProcessBroker
 from pipeline.stage_runs import StageRuns
 

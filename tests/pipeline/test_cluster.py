@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 READ_AND_WRITE = """
 import sys
-from ottla.pipeline.session import spark_session
+from ottla.pipeline.spark.session import spark_session
 
 master, bootstrap, folder = sys.argv[1:]
 spark = spark_session("cluster", master, {"spark.executor.memory": "1g", "spark.driver.memory": "1g"})

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.pipeline.cache import cache_folder
-from ottla.pipeline.java import find_java
+from ottla.pipeline.spark.cache import cache_folder
+from ottla.pipeline.spark.java import find_java
 from pipeline.spark_programs import program, until
 from pipeline.standalone import free_port
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 READ_AND_WRITE = """
 import sys
-from ottla.pipeline.session import spark_session
+from ottla.pipeline.spark.session import spark_session
 
 server, bootstrap, folder = sys.argv[1:]
 spark = spark_session("connected", server)
@@ -136,7 +136,7 @@ def test_a_connect_session_reads_and_writes_topics_in_batches_and_streams(
 
 def test_a_client_without_its_packages_is_told_what_to_install() -> None:
     code = (
-        "from ottla.pipeline.session import *\n"
+        "from ottla.pipeline.spark.session import *\n"
         "try: spark_session('x', 'sc://127.0.0.1:1')\n"
         "except SparkFailed as failed: print(failed)"
     )

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from ottla.pipeline.declarations import Lake
-from ottla.pipeline.lake import LakeError, write_lake
-from ottla.pipeline.lake_compact import compact_lake
+from ottla.pipeline.lakes.batches import LakeError, write_lake
+from ottla.pipeline.lakes.compact import compact_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ def test_a_crash_before_the_commit_leaves_files_that_nobody_reads(
     write_lake(frame(spark, 0, 3), target, query_id="q", batch_id=0)
     with monkeypatch.context() as patched:
         patched.setattr(
-            "ottla.pipeline.delta._commit", lambda *_: (_ for _ in ()).throw(RuntimeError("killed"))
+            "ottla.pipeline.lakes.delta._commit", lambda *_: (_ for _ in ()).throw(RuntimeError("killed"))
         )
         with pytest.raises(RuntimeError, match="killed"):
             write_lake(frame(spark, 3, 6), target, query_id="q", batch_id=1)

@@ -8,8 +8,16 @@ import os
 
 import pytest
 
-from ottla.pipeline.display import JsonDisplay, PlainDisplay, cells, count_text, plain_line, span_text, table
-from ottla.pipeline.progress import Batch, Phase, StageProgress
+from ottla.pipeline.running.display import (
+    JsonDisplay,
+    PlainDisplay,
+    cells,
+    count_text,
+    plain_line,
+    span_text,
+    table,
+)
+from ottla.pipeline.running.progress import Batch, Phase, StageProgress
 
 WORKING = StageProgress(
     "clean",

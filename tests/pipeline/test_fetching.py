@@ -13,8 +13,8 @@ import pytest
 import ottla.testing
 from ottla.client.produce import Producer
 from ottla.client.wire import BrokerUnreachable, Wire, check
-from ottla.pipeline.arrow_records import kafka_schema
-from ottla.pipeline.fetching import DataLost, ReadOptions, UnreadablePartition, read_range
+from ottla.pipeline.topics.arrow_records import kafka_schema
+from ottla.pipeline.topics.fetching import DataLost, ReadOptions, UnreadablePartition, read_range
 from ottla.protocol.batches import HEADER_SIZE
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode

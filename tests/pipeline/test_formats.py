@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ottla.pipeline import topic
-from ottla.pipeline.encoding import encoded
-from ottla.pipeline.formats import BAD, columns_of, decoded, explained, reader_of
 from ottla.pipeline.stages import Topic
+from ottla.pipeline.values.encoding import encoded
+from ottla.pipeline.values.formats import BAD, columns_of, decoded, explained, reader_of
 
 RAW = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"

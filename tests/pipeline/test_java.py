@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline import java as java_module
-from ottla.pipeline.java import LAUNCHER_HOME, JavaMissing, find_java
+from ottla.pipeline.spark import java as java_module
+from ottla.pipeline.spark.java import LAUNCHER_HOME, JavaMissing, find_java
 
 
 def a_java(home: Path, version: str) -> Path:
@@ -115,14 +115,13 @@ def test_the_launcher_alone_says_what_it_is() -> None:
         [LAUNCHER_HOME / "bin" / "java", "-version"], env=environment, capture_output=True, text=True
     )
     assert started.returncode != 0
-    assert "python -m ottla.pipeline.java" in started.stderr
+    assert "python -m ottla.pipeline.spark.java" in started.stderr
 
 
 def test_a_shell_gets_the_same_java_for_sparks_own_scripts(tmp_path: Path) -> None:
     home = a_java(tmp_path / "it's java", "17.0.1")
-    command = (
-        f'eval "$({shlex.quote(sys.executable)} -m ottla.pipeline.java)" && "$JAVA_HOME/bin/java" -version'
-    )
+    python = shlex.quote(sys.executable)
+    command = f'eval "$({python} -m ottla.pipeline.spark.java)" && "$JAVA_HOME/bin/java" -version'
     environment = {**os.environ, "JAVA_HOME": str(home)}
     shell = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
     assert (shell.returncode, shell.stdout) == (0, "-version\n"), shell.stderr

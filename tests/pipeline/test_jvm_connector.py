@@ -15,7 +15,7 @@ import pytest
 import ottla.testing
 from ottla.client.produce import Producer
 from ottla.client.wire import Wire
-from ottla.pipeline.connector_jars import jars
+from ottla.pipeline.spark.connector_jars import jars
 from ottla.protocol.compression import Codec
 from ottla.testing.in_process import InProcessBroker
 from pipeline.spark_programs import program
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 COMPARE = """
 import json, sys
-from ottla.pipeline.session import spark_session
+from ottla.pipeline.spark.session import spark_session
 
 bootstrap, folder = sys.argv[1:]
 spark = spark_session("both connectors", "local[2]", {"spark.driver.memory": "1g"}, "kafka")

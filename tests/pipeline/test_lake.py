@@ -19,9 +19,9 @@ import pytest
 
 from ottla.pipeline.declarations import Lake
 from ottla.pipeline.folders import Folder
-from ottla.pipeline.lake import LakeError, commit_batch, write_lake
-from ottla.pipeline.lake_files import Layout, partition_folder, partition_values, write_files
-from ottla.pipeline.lake_layout import LakePlace, Writer, writer_and_batch
+from ottla.pipeline.lakes.batches import LakeError, commit_batch, write_lake
+from ottla.pipeline.lakes.files import Layout, partition_folder, partition_values, write_files
+from ottla.pipeline.lakes.layout import LakePlace, Writer, writer_and_batch
 from pipeline.lake_reading import (
     WRITER,
     doubles,
@@ -301,8 +301,8 @@ def test_partition_folders_are_named_as_spark_names_them() -> None:
 def test_rows_reach_their_folder_in_order_over_many_batches_and_few_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.pipeline.lake_files.OPEN_FILES", 3)
-    monkeypatch.setattr("ottla.pipeline.lake_files.GATHERED_BYTES", 2_000)
+    monkeypatch.setattr("ottla.pipeline.lakes.files.OPEN_FILES", 3)
+    monkeypatch.setattr("ottla.pipeline.lakes.files.GATHERED_BYTES", 2_000)
     rng = random.Random(7)
     rows = [{"n": n, "a": rng.choice("xyz"), "b": rng.choice(["1", "2", None])} for n in range(5_000)]
     batches = [pa.RecordBatch.from_pylist(rows[at : at + 97]) for at in range(0, len(rows), 97)]
@@ -326,7 +326,7 @@ def test_a_file_that_grew_large_is_followed_by_another_and_small_batches_share_a
     batch = pa.RecordBatch.from_pydict({"text": [os.urandom(500).hex() for _ in range(100)]})
     assert len(write_files([batch] * 20, Folder(tmp_path), Layout("a-"))) == 1
     assert pq.ParquetFile(next(tmp_path.iterdir())).num_row_groups == 1
-    monkeypatch.setattr("ottla.pipeline.lake_files.ROW_GROUP_BYTES", 200_000)
+    monkeypatch.setattr("ottla.pipeline.lakes.files.ROW_GROUP_BYTES", 200_000)
     files = write_files([batch] * 20, Folder(tmp_path), Layout("b-", file_bytes=300_000))
     assert len(files) > 2
     assert sum(file.rows for file in files) == 2_000

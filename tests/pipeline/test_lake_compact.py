@@ -14,9 +14,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from ottla.pipeline.lake import LakeError, commit_batch
-from ottla.pipeline.lake_compact import Merged, compact_lake
-from ottla.pipeline.lake_layout import LakePlace, Writer
+from ottla.pipeline.lakes.batches import LakeError, commit_batch
+from ottla.pipeline.lakes.compact import Merged, compact_lake
+from ottla.pipeline.lakes.layout import LakePlace, Writer
 from pipeline.lake_reading import (
     WRITER,
     Row,
@@ -324,7 +324,7 @@ def test_what_is_no_lake_is_said_to_be_none(tmp_path: Path) -> None:
 def test_nested_columns_and_many_row_groups_come_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.pipeline.lake_compact.ROW_GROUP_BYTES", 100_000)
+    monkeypatch.setattr("ottla.pipeline.lakes.compact.ROW_GROUP_BYTES", 100_000)
     lake = tmp_path / "lake"
     lake.mkdir()
     rows = [

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.pipeline import session
-from ottla.pipeline.java import find_java
+from ottla.pipeline.spark import session
+from ottla.pipeline.spark.java import find_java
 from pipeline.spark_programs import program, runs, until, without_java
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 STREAM = """
 import sys
-from ottla.pipeline.session import spark_session
+from ottla.pipeline.spark.session import spark_session
 
 spark = spark_session("no java here", "local[2]", {"spark.driver.memory": "1g"})
 system = spark._jvm.java.lang.System
@@ -39,7 +39,7 @@ for _ in range(2):
 
 SLOW_BATCH = """
 import os, signal, sys, time
-from ottla.pipeline.session import spark_session
+from ottla.pipeline.spark.session import spark_session
 
 spark = spark_session("interrupted", "local[2]", {"spark.driver.memory": "1g"})
 assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -119,7 +119,7 @@ def test_the_jvm_ends_when_the_program_is_killed(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_jvm_that_cannot_start_is_said_in_plain_words() -> None:
     code = (
-        "from ottla.pipeline.session import *\n"
+        "from ottla.pipeline.spark.session import *\n"
         "try: spark_session('x', 'local', {'spark.driver.memory': 'a lot'})\n"
         "except SparkFailed as failed: print(failed)"
     )

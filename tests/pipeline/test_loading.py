@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.pipeline.loading import CannotLoad, Pipeline
+from ottla.pipeline.running.loading import CannotLoad, Pipeline
 from ottla.pipeline.stages import stage, topic
 
 HEAD = "from ottla.pipeline.stages import stage, topic\n"

@@ -20,7 +20,7 @@ from ottla.examples.news import results
 from ottla.examples.news.measure import Figures
 from ottla.examples.news.player import play
 from ottla.examples.news.world import World, make_world
-from ottla.pipeline.runner import run
+from ottla.pipeline.running.runner import run
 
 pytestmark = pytest.mark.timeout(600)  # one run of six stages serves all tests here
 

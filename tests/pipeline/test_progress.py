@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.backoff import BackOff
-from ottla.pipeline.causes import LONGEST, cause_of, root_cause
-from ottla.pipeline.progress import Batch, Board, Phase, as_offsets, read_batch
+from ottla.pipeline.running.backoff import BackOff
+from ottla.pipeline.running.causes import LONGEST, cause_of, root_cause
+from ottla.pipeline.running.progress import Batch, Board, Phase, as_offsets, read_batch
 
 PROGRESS = {
     "id": "5a46d9aa",

@@ -15,15 +15,15 @@ import pytest
 
 from ottla.client.group_offsets import committed_offsets
 from ottla.client.wire import Wire
-from ottla.pipeline.backoff import BackOff
 from ottla.pipeline.checkpoints import StageBusy
 from ottla.pipeline.declarations import StageError
-from ottla.pipeline.display import PlainDisplay
-from ottla.pipeline.loading import Pipeline
-from ottla.pipeline.progress import Phase
-from ottla.pipeline.runner import Outcome, PipelineFailed, Refused, Runner, run
+from ottla.pipeline.running.backoff import BackOff
+from ottla.pipeline.running.display import PlainDisplay
+from ottla.pipeline.running.loading import Pipeline
+from ottla.pipeline.running.progress import Phase
+from ottla.pipeline.running.runner import Outcome, PipelineFailed, Refused, Runner, run
+from ottla.pipeline.running.status import look
 from ottla.pipeline.stages import stage, topic
-from ottla.pipeline.status import look
 from pipeline.stage_runs import StageRuns
 
 if TYPE_CHECKING:

@@ -105,7 +105,7 @@ def test_columns_are_refused_in_the_words_of_spark(spark: SparkSession, broker: 
 def test_options_of_spark_itself_are_not_complained_about(caplog: pytest.LogCaptureFixture) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from ottla.pipeline.sink import StreamSink
+    from ottla.pipeline.topics.sink import StreamSink
 
     schema = StructType([StructField("value", StringType())])
     options = {"kafka.bootstrap.servers": "h:1", "topic": "t", "checkpointLocation": "/c", "tpoic": "x"}

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from ottla.pipeline.options import Bound, OptionError, SinkOptions, SourceOptions
+from ottla.pipeline.topics.options import Bound, OptionError, SinkOptions, SourceOptions
 
 LEAST = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "clicks"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ottla.testing
-from ottla.pipeline.connector_jars import jars
+from ottla.pipeline.spark.connector_jars import jars
 from pipeline.spark_programs import program
 from source_topics import write
 
@@ -22,7 +22,7 @@ QUERIES = """
 import glob, json, sys
 from ottla.client.produce import Producer
 from ottla.client.wire import Wire
-from ottla.pipeline.session import spark_session
+from ottla.pipeline.spark.session import spark_session
 
 bootstrap, folder = sys.argv[1:]
 spark = spark_session("takeover", "local[2]", {"spark.driver.memory": "1g"}, "kafka")

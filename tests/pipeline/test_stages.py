@@ -85,10 +85,10 @@ def test_importing_and_declaring_imports_no_spark() -> None:
 
 def test_the_word_lake_stays_a_function_when_the_lake_is_imported() -> None:
     program = (
-        "import ottla.pipeline.lake\n"
+        "import ottla.pipeline.lakes.batches\n"
         "from ottla.pipeline import lake\n"
         "assert lake('x').path == 'x'\n"
-        "from ottla.pipeline.lake import write_lake\n"
+        "from ottla.pipeline.lakes.batches import write_lake\n"
         "from ottla.pipeline import lake\n"
         "assert lake('x').path == 'x'\n"
     )

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ottla.pipeline.stopping import MOST_BEHIND, BatchGate, StopAsked, StopRequest
+from ottla.pipeline.running.stopping import MOST_BEHIND, BatchGate, StopAsked, StopRequest
 
 
 def test_the_first_request_is_gentle_and_the_second_is_not() -> None:

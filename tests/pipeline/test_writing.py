@@ -18,12 +18,12 @@ from ottla.client import partitioner
 from ottla.client.consume import Consumer
 from ottla.client.offsets import spans
 from ottla.client.wire import BrokerUnreachable, Wire
-from ottla.pipeline import row_batches
-from ottla.pipeline.arrow_encoding import BadRow, encode_headers, encode_rows, seal
-from ottla.pipeline.links import borrowed
-from ottla.pipeline.options import SinkOptions
-from ottla.pipeline.partitioning import Sticky, murmur2, partitions_by_key
-from ottla.pipeline.writing import Writer, WriteRefused, WriteSummary, write_rows
+from ottla.pipeline.topics import row_batches
+from ottla.pipeline.topics.arrow_encoding import BadRow, encode_headers, encode_rows, seal
+from ottla.pipeline.topics.links import borrowed
+from ottla.pipeline.topics.options import SinkOptions
+from ottla.pipeline.topics.partitioning import Sticky, murmur2, partitions_by_key
+from ottla.pipeline.topics.writing import Writer, WriteRefused, WriteSummary, write_rows
 from ottla.protocol.batches import crc_matches, read_header
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import Record, decode_batch, validate_records

@@ -40,8 +40,8 @@ from ottla.cli.pipeline_launch import (
 if TYPE_CHECKING:
     from ottla.cli.blocks import View
     from ottla.pipeline.checkpoints import Checkpoints
-    from ottla.pipeline.loading import Pipeline
-    from ottla.pipeline.runner import Outcome
+    from ottla.pipeline.running.loading import Pipeline
+    from ottla.pipeline.running.runner import Outcome
 
 app = typer.Typer(
     help="Run stages that read topics, work on them with Spark, and write topics or a lake.",
@@ -117,8 +117,8 @@ def run(
 
 
 def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json: bool) -> int:
-    from ottla.pipeline.display import display_for
-    from ottla.pipeline.runner import Runner, interrupts
+    from ottla.pipeline.running.display import display_for
+    from ottla.pipeline.running.runner import Runner, interrupts
 
     folder = launch.checkpoints
     spark, context = launch.spark(), launch.context(pipeline, bootstrap)
@@ -149,7 +149,7 @@ def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json
 
 
 def _tell_end(outcome: Outcome, folder: Checkpoints) -> None:
-    from ottla.pipeline.display import count_text
+    from ottla.pipeline.running.display import count_text
 
     for each in outcome.failed:
         say(f"{each.stage} failed: {each.error}")
@@ -285,8 +285,8 @@ def warm(as_json: Json = False) -> None:
     A pipeline makes it by itself in the background after its first run; this is for images of containers.
     """
     need_spark()
-    from ottla.pipeline.archive import ArchiveFailed, warm
-    from ottla.pipeline.java import JavaMissing
+    from ottla.pipeline.spark.archive import ArchiveFailed, warm
+    from ottla.pipeline.spark.java import JavaMissing
 
     try:
         made = warm(say if sys.stderr.isatty() or not as_json else None)

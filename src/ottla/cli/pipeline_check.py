@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.blocks import Block, Fields, View
-from ottla.pipeline.causes import cause_of
 from ottla.pipeline.checkpoints import CheckpointError, Fingerprint
 from ottla.pipeline.declarations import Stage, StageError, Topic
+from ottla.pipeline.running.causes import cause_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ottla.pipeline.building import BuiltStage, RunContext
     from ottla.pipeline.checkpoints import StageFolder
-    from ottla.pipeline.loading import Pipeline
+    from ottla.pipeline.running.loading import Pipeline
 
 
 def check_pipeline(

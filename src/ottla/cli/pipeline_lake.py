@@ -9,12 +9,12 @@ from ottla.cli.failure import Failure
 from ottla.cli.output import count_text, print_json, say, size_text, write
 
 if TYPE_CHECKING:
-    from ottla.pipeline.lake_compact import CompactionSummary, Merged
+    from ottla.pipeline.lakes.compact import CompactionSummary, Merged
 
 
 def compact_path(path: str, target_bytes: int, *, dry_run: bool, as_json: bool) -> None:
-    from ottla.pipeline.lake_compact import compact_lake
-    from ottla.pipeline.lake_layout import LakeError
+    from ottla.pipeline.lakes.compact import compact_lake
+    from ottla.pipeline.lakes.layout import LakeError
 
     try:
         done = compact_lake(path, target_bytes, dry_run=dry_run, progress=None if as_json else _show)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.building import RunContext
     from ottla.pipeline.checkpoints import Checkpoints
     from ottla.pipeline.declarations import Stage
-    from ottla.pipeline.loading import Pipeline
+    from ottla.pipeline.running.loading import Pipeline
 
 
 class Connector(StrEnum):
@@ -28,7 +28,7 @@ class Connector(StrEnum):
 
 
 def stage_of(pipeline: Pipeline, name: str) -> Stage:
-    from ottla.pipeline.loading import CannotLoad
+    from ottla.pipeline.running.loading import CannotLoad
 
     try:
         return pipeline.stage(name)
@@ -64,8 +64,8 @@ class Launch:
     ) -> None:
         need_spark()
         from ottla.pipeline.checkpoints import Checkpoints
-        from ottla.pipeline.loading import Pipeline
-        from ottla.pipeline.runner import default_checkpoints
+        from ottla.pipeline.running.loading import Pipeline
+        from ottla.pipeline.running.runner import default_checkpoints
 
         self._file = file
         self._name = Pipeline.name_of(file)
@@ -80,7 +80,7 @@ class Launch:
 
     def load(self, stages: list[str] | None = None) -> Pipeline:
         """The pipeline, or the chosen stages of it."""
-        from ottla.pipeline.loading import CannotLoad, NeedsSpark, Pipeline
+        from ottla.pipeline.running.loading import CannotLoad, NeedsSpark, Pipeline
 
         try:
             try:
@@ -95,9 +95,9 @@ class Launch:
             raise usage(error.what, error.advice) from None
 
     def spark(self) -> SparkSession:
-        from ottla.pipeline.java import JavaMissing
-        from ottla.pipeline.runner import of_spark
-        from ottla.pipeline.session import LOG_FILE, SparkFailed, spark_session
+        from ottla.pipeline.running.runner import of_spark
+        from ottla.pipeline.spark.java import JavaMissing
+        from ottla.pipeline.spark.session import LOG_FILE, SparkFailed, spark_session
 
         if self._session is not None:
             return self._session
@@ -156,10 +156,10 @@ def log_to(say: Callable[[str], None]) -> None:
 
 def as_pipeline_failure(error: Exception, pipeline: Pipeline) -> Failure | None:
     """What a person should read for an error of a run; None when it is nobody's fault but ours."""
-    from ottla.pipeline.causes import cause_of
     from ottla.pipeline.checkpoints import CheckpointError
     from ottla.pipeline.declarations import StageError
-    from ottla.pipeline.runner import Refused
+    from ottla.pipeline.running.causes import cause_of
+    from ottla.pipeline.running.runner import Refused
 
     if isinstance(error, Refused):
         lines = [
@@ -192,7 +192,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
 
 def check_broker(pipeline: Pipeline, bootstrap: str, *, once: bool) -> None:
     """A broker must be there at the start; so must the topics of a run that does not wait for them."""
-    from ottla.pipeline.input_topics import missing_inputs, topic_names
+    from ottla.pipeline.running.input_topics import missing_inputs, topic_names
 
     there = topic_names(bootstrap)
     for stage in pipeline.stages if once else ():
@@ -220,7 +220,7 @@ def check_free(pipeline: Pipeline, folder: Checkpoints) -> None:
 
 def topics_or_problem(bootstrap: str, timeout: float) -> tuple[set[str] | None, str]:
     from ottla.client.connection import BrokerUnreachable
-    from ottla.pipeline.input_topics import topic_names
+    from ottla.pipeline.running.input_topics import topic_names
 
     try:
         return topic_names(bootstrap, timeout=min(timeout, 5.0)), ""

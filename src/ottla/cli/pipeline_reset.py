@@ -17,13 +17,13 @@ from ottla.client.group_offsets import commit_offsets, committed_offsets
 from ottla.client.groups import Place
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.pipeline.checkpoints import CheckpointError
-from ottla.pipeline.lag_watch import positions_of
+from ottla.pipeline.running.lag_watch import positions_of
 
 if TYPE_CHECKING:
     from ottla.client.wire import Wire
     from ottla.pipeline.checkpoints import Checkpoints, StageFolder
     from ottla.pipeline.declarations import Stage
-    from ottla.pipeline.loading import Pipeline
+    from ottla.pipeline.running.loading import Pipeline
 
 _WANTED = "earliest, latest, a time like 2026-11-15T10:00, or a span back like -1h"
 

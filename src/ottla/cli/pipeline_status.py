@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from ottla.cli.blocks import Block, Table, View
 from ottla.cli.moments import time_text
 from ottla.cli.output import Column
-from ottla.pipeline.display import count_text, span_text
-from ottla.pipeline.status import StageStatus, look
+from ottla.pipeline.running.display import count_text, span_text
+from ottla.pipeline.running.status import StageStatus, look
 
 if TYPE_CHECKING:
     from ottla.client.wire import Wire
     from ottla.pipeline.checkpoints import Checkpoints
-    from ottla.pipeline.loading import Pipeline
+    from ottla.pipeline.running.loading import Pipeline
 
 
 def status_view(pipeline: Pipeline, checkpoints: Checkpoints, wire: Wire) -> View:

@@ -1,20 +1,27 @@
 """Topics to Spark to topics or a lake: stages as plain functions on DataFrames.
 
+In this room a stage is declared (`stages`, `declarations`) and made into what Spark runs (`building`), with
+its progress kept in `checkpoints`. The rooms inside:
+
+    spark/      Spark itself: a Java to run it, one launcher for the session
+    topics/     topics as DataFrames: format("ottla"), reading and writing
+    values/     the bytes of a record as columns: JSON, Avro, text
+    lakes/      batches as Parquet files or Delta tables, each once
+    running/    all stages of a pipeline at work: watched, restarted, shown, stopped
+
 The names below are looked up when they are first used, so that declaring a stage imports no Spark and
 `import ottla.pipeline` costs next to nothing.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic
-    from ottla.pipeline.runner import run
-    from ottla.pipeline.session import spark_session
+    from ottla.pipeline.running.runner import run
+    from ottla.pipeline.spark.session import spark_session
     from ottla.pipeline.stages import lake, stage, stages_of, table, topic
 
 _HOMES = {
@@ -24,8 +31,8 @@ _HOMES = {
     "Table": "declarations",
     "Topic": "declarations",
     "lake": "stages",
-    "run": "runner",
-    "spark_session": "session",
+    "run": "running.runner",
+    "spark_session": "spark.session",
     "stage": "stages",
     "stages_of": "stages",
     "table": "stages",
@@ -46,17 +53,6 @@ __all__ = [
     "table",
     "topic",
 ]
-
-
-class _Package(ModuleType):
-    """Importing `ottla.pipeline.lake` would put that module in the place of the function `lake`; not here."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -30,10 +30,10 @@ from pyspark.storagelevel import StorageLevel
 from ottla.pipeline.connectors import CONNECTORS, Connection
 from ottla.pipeline.dead_letters import DeadLetters, Input, explain_failure, seen_in_batch, watched
 from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic, nearest
-from ottla.pipeline.encoding import encoded, rows_for, topic_columns, value_schema
 from ottla.pipeline.fingerprint import Fingerprint
-from ottla.pipeline.formats import columns_of, decoded, first_line, reader_of
 from ottla.pipeline.shapes import shape_of
+from ottla.pipeline.values.encoding import encoded, rows_for, topic_columns, value_schema
+from ottla.pipeline.values.formats import columns_of, decoded, first_line, reader_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -140,7 +140,7 @@ class BuiltStage:
     ) -> None:
         rows = rows_for(frame, output)
         if isinstance(output, Lake):
-            from ottla.pipeline.lake import write_lake
+            from ottla.pipeline.lakes.batches import write_lake
 
             assert query_id is not None, "Spark writes the query's id before its first batch"
             write_lake(rows, output, query_id=query_id, batch_id=batch_id, output=number)

@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ottla.pipeline.declarations import SOURCE_COLUMN, Stage, StageError, Topic
-from ottla.pipeline.formats import BAD, Reader, decoded, explained
+from ottla.pipeline.values.formats import BAD, Reader, decoded, explained
 
 if TYPE_CHECKING:
     from ottla.pipeline.checkpoints import StageFolder

@@ -1,0 +1,155 @@
+"""The one line that says why a stage failed, out of the hundreds that Spark gives.
+
+A failure passes through several layers before it reaches us: the user's function in a Python worker, the task
+in the JVM, the job, the callback of the batch, the streaming query. Each wraps the text of the one below it.
+What a person wants is the innermost exception and the line of their own file where it was raised:
+
+    ValueError: price is negative (shop.py:31, in to_euro)
+
+The whole text is kept in the log file of the stage.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+LONGEST = 400
+
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
+_CALLED_FROM = re.compile(r"was called from\s*\n(?P<path>[^\n]+?):(?P<line>\d+)")
+_QUERY_FAILED = re.compile(
+    r"^\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: (?P<rest>.*)", re.DOTALL
+)
+_SQLSTATE = re.compile(r";?\s*SQLSTATE: [0-9A-Z]{5};?")
+_LOST_TASK = re.compile(r"most recent failure: Lost task [^)]*\)(?: \([^)]*\))?: (?P<rest>[^\n]*)")
+_CAUSED_BY = re.compile(r"^Caused by: (?P<rest>[^\n]+)", re.MULTILINE)
+_JAVA_CLASS = re.compile(r"^(?:[a-z_][\w$]*\.)+(?P<name>[A-Z][\w$]*)(?=[:\s]|$)")
+_PYTHON_CLASS = re.compile(r"^(?:\w+\.)+(?P<name>[A-Z]\w*)(?=:|$)")
+_GENERIC = ("PythonException", "SparkException", "Py4JJavaError", "Py4JException")
+"""Classes that say only where an exception passed through."""
+_ENDS = ("\tat ", "== DataFrame ==", "== SQL", "JVM stacktrace:", "Driver stacktrace:", "\n")
+
+_OURS = str(Path(__file__).parents[2]) + os.sep
+
+
+class Cause(NamedTuple):
+    """Why it failed, and where in the user's own code, when that is known."""
+
+    what: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.where})" if self.where else self.what
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The cause of an exception that was caught here in the driver."""
+    return root_cause("".join(traceback.format_exception(error)))
+
+
+def root_cause(text: str) -> Cause:
+    """The cause that is told in `text`: the message or the trace of a failed query."""
+    text = text.partition("\n=== Streaming Query ===")[0]
+    at = text.rfind(_TRACEBACK)
+    if at >= 0:
+        found = _in_traceback(text[at + len(_TRACEBACK) :])
+        if found is not None:
+            # A failure that Spark itself found has the user's line in its own text, or in an outer trace.
+            return found if found.where else Cause(found.what, _called_from(text) or _last_place(text))
+    return Cause(_shorten(_java_message(text)), _called_from(text))
+
+
+def _in_traceback(text: str) -> Cause | None:
+    lines = text.lstrip("\n").splitlines()
+    frames: list[str] = []
+    for index, line in enumerate(lines):
+        if not line.startswith(" "):
+            what = _exception_text(lines[index:])
+            return Cause(_shorten(what), _last_place("\n".join(frames))) if what else None
+        frames.append(line)
+    return None
+
+
+def _exception_text(lines: list[str]) -> str:
+    """`Class: message` from its first line on; messages may have several lines."""
+    taken: list[str] = []
+    for line in lines:
+        if not line.strip() or line.startswith(_ENDS):
+            break
+        # Spark puts the plan below the message of an analysis; it starts with a quote or a branch.
+        if taken and re.match(r"^(['~]\w+|\+-|:-|   )", line):
+            break
+        taken.append(line.strip())
+    text = " ".join(taken)
+    named = _PYTHON_CLASS.match(text)
+    if named is None:
+        return text
+    if text.startswith("ottla."):  # our own failures are written as sentences; their class says no more
+        return text[named.end() :].removeprefix(":").strip() or text
+    return text[named.start("name") :]
+
+
+def _java_message(text: str) -> str:
+    """What failed in the JVM, when no Python took part in it."""
+    lost = _LOST_TASK.search(text)
+    causes = _CAUSED_BY.findall(text)
+    if causes:
+        text = causes[-1]
+    elif lost is not None:
+        text = lost["rest"]
+    else:
+        failed = _QUERY_FAILED.match(text.strip())
+        text = _exception_text((failed["rest"] if failed else text.strip()).splitlines())
+    named = _JAVA_CLASS.match(text)
+    return text[named.start("name") :] if named else text
+
+
+def _last_place(text: str) -> str:
+    """The deepest frame that lies in the user's own files."""
+    places = [frame for line in text.splitlines() if (frame := _FRAME.match(line)) and _users(frame["path"])]
+    if not places:
+        return ""
+    last = places[-1]
+    return f"{_short_path(last['path'])}:{last['line']}, in {last['function'].strip()}"
+
+
+def _called_from(text: str) -> str:
+    places = [place for place in _CALLED_FROM.finditer(text) if _users(place["path"].strip())]
+    if not places:
+        return ""
+    return f"{_short_path(places[-1]['path'].strip())}:{places[-1]['line']}"
+
+
+def _users(path: str) -> bool:
+    if path.startswith("<"):
+        return False
+    if path.startswith(_OURS):
+        return f"{os.sep}examples{os.sep}" in path
+    parts = path.replace("\\", "/").split("/")
+    library = {"site-packages", "dist-packages", "pyspark.zip", "pyspark", "py4j"}
+    if library.intersection(parts) or any(part.startswith("py4j-") for part in parts):
+        return False
+    return path != os.__file__ and not path.startswith(os.path.dirname(os.__file__) + os.sep)  # noqa: PTH120
+
+
+def _short_path(path: str) -> str:
+    """Relative to where the command was started, when it lies below; else the bare name."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return Path(path).name
+
+
+def _shorten(text: str) -> str:
+    """One line without Spark's codes, of a bearable length."""
+    flat = " ".join(_SQLSTATE.sub("", text).split())
+    for name in _GENERIC:
+        flat = flat.removeprefix(f"{name}: ")
+    if len(flat) > LONGEST:
+        flat = flat[: LONGEST - 1].rstrip() + "…"
+    return flat or "failed without saying why"

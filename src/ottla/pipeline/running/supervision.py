@@ -1,0 +1,336 @@
+"""One thread per stage that keeps its query alive.
+
+A stage lives like this: it waits for the topics it reads, is started, and runs; its batches are put on the
+board and what follows them (dead letters) is done. When it fails, the reason goes on the board and into the
+log file in its folder, and after a pause that grows it is started again. The other stages have threads of
+their own and take no notice. It ends when it was asked to, between two batches, or, with `once`, when it has
+read all that was there at its start; then failures are counted, and after a few in a row the stage has
+failed.
+
+With `once` a stage that reads what another stage of the pipeline writes waits for that one to finish, so
+that one run carries a record from end to end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from ottla.pipeline.running.backoff import BackOff
+from ottla.pipeline.running.causes import cause_of, root_cause
+from ottla.pipeline.running.error_log import append_error
+from ottla.pipeline.running.input_topics import missing_now
+from ottla.pipeline.running.listening import BatchDone, Ended, Note, QueryNotes
+from ottla.pipeline.running.progress import Board, Phase, read_batch
+from ottla.pipeline.running.stopping import BatchGate, StopRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ottla.pipeline.building import BuiltStage, RunContext
+    from ottla.pipeline.declarations import Stage
+
+LOOK = 0.25
+"""Seconds between two looks at a query about which nothing is heard."""
+GRACE = 10.0
+"""Seconds to wait for what Spark still has to tell about a query that is over."""
+TOPICS_EVERY = 1.0
+ATTEMPTS = 3
+"""Starts in a row that may fail with `once`."""
+
+
+class SparkGone(Exception):
+    """The JVM of the session has ended, or its context was stopped: no stage can go on."""
+
+
+class NotThere(Exception):
+    """A stage that is to run once has nothing to read."""
+
+
+@dataclass
+class Surroundings:
+    """What all stages of a run share."""
+
+    spark: SparkSession
+    context: RunContext
+    board: Board
+    stop: StopRequest
+    once: bool
+    attempts: int = ATTEMPTS
+    back_off: Callable[[], BackOff] = BackOff
+    _listeners: list[tuple[SparkSession, QueryNotes]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def listener(self, session: SparkSession) -> QueryNotes:
+        """The listener of the session; sessions of stages with settings of their own have one each."""
+        with self._lock:
+            for known, listener in self._listeners:
+                if known is session:
+                    return listener
+            listener = QueryNotes()
+            session.streams.addListener(listener)
+            self._listeners.append((session, listener))
+            return listener
+
+    def forget(self, session: SparkSession) -> None:
+        """The session was made for one start of a stage, which is over."""
+        with self._lock:
+            gone = [pair for pair in self._listeners if pair[0] is session]
+            self._listeners = [pair for pair in self._listeners if pair[0] is not session]
+        _remove(gone)
+
+    def remove_listeners(self) -> None:
+        _remove(self._listeners)
+
+
+def _remove(listeners: Sequence[tuple[SparkSession, QueryNotes]]) -> None:
+    from py4j.protocol import Py4JError
+
+    for session, listener in listeners:
+        try:
+            session.streams.removeListener(listener)
+        except (Py4JError, OSError, AttributeError):  # the session is gone, and the listener with it
+            return
+
+
+class StageWatch(threading.Thread):
+    """Watches over one stage. `first` is the stage as it was built when its shape was checked."""
+
+    def __init__(
+        self, stage: Stage, first: BuiltStage | None, around: Surroundings, feeders: Sequence[StageWatch]
+    ) -> None:
+        super().__init__(name=f"stage {stage.name}", daemon=True)
+        self.stage = stage
+        self._built = first
+        self._around = around
+        self._board = around.board
+        self._stop_request = around.stop
+        self._feeders = feeders
+        self._back_off = around.back_off()
+        self._folder = around.context.checkpoints.stage(stage.name)
+        self.over = threading.Event()
+        self.spark_gone = False
+
+    def run(self) -> None:
+        try:
+            self._live()
+        except SparkGone as error:
+            self.spark_gone = True
+            self._board.failed(self.stage.name, str(error), Phase.failed, "", restart=False)
+        except Exception as error:  # noqa: BLE001 - a thread that ends in silence would leave the run waiting
+            append_error(str(self._folder), "".join(traceback.format_exception(error)))
+            self._board.failed(self.stage.name, str(cause_of(error)), Phase.failed, "", restart=False)
+        finally:
+            self.over.set()
+
+    # A life
+
+    def _live(self) -> None:
+        name = self.stage.name
+        while self._ready():
+            error: BaseException | str | None
+            try:
+                error = self._run_query()
+            except SparkGone:
+                raise
+            except Exception as failure:  # noqa: BLE001 - whatever a stage fails with, the others go on
+                error = failure
+            if error is None:
+                break
+            if not session_alive(self._around.spark):
+                raise SparkGone("Spark's Java process has ended")
+            self._failed(error)
+            if self._board[name].phase.over:
+                return
+        if self._stop_request.asked:
+            self._board.enter(name, Phase.stopped)
+        else:
+            self._board.enter(name, Phase.finished)
+
+    def _failed(self, error: BaseException | str) -> None:
+        """Tell why, write it down, and wait before the next start; or give up."""
+        name = self.stage.name
+        text = error if isinstance(error, str) else "".join(traceback.format_exception(error))
+        cause = str(root_cause(text))
+        append_error(str(self._folder), text)
+        self._built = None
+        pause = self._back_off.failed(time.monotonic())
+        if self._around.once and (self._back_off.failures >= self._around.attempts or _hopeless(error)):
+            self._board.failed(name, cause, Phase.failed, "", restart=False)
+            return
+        if self._stop_request.asked:
+            self._board.failed(name, cause, Phase.stopped, "", restart=False)
+            return
+        self._board.failed(name, cause, Phase.restarting, f"again in {pause:g} s", restart=True)
+        self._stop_request.wait(pause)
+
+    def _ready(self) -> bool:
+        """Wait until the stage can start; False when it shall not."""
+        name = self.stage.name
+        for feeder in self._feeders if self._around.once else ():
+            if not feeder.over.is_set():
+                self._board.enter(name, Phase.waiting, f"for stage {feeder.stage.name}")
+            while not feeder.over.wait(LOOK):
+                if self._stop_request.asked:
+                    return False
+        while not self._stop_request.asked:
+            missing = missing_now(self.stage, self._around.context.bootstrap)
+            if not missing:
+                return True
+            if self._around.once:
+                if self._feeders:
+                    return False  # the stages before it had nothing to write, so there is nothing to read
+                raise NotThere(f"there is no {_topics(missing)} to read")
+            self._board.enter(name, Phase.waiting, f"for {_topics(missing)}")
+            self._stop_request.wait(TOPICS_EVERY)
+        return False
+
+    # A query
+
+    def _run_query(self) -> BaseException | str | None:
+        """Start the query and follow it to its end: why it failed, None when it did not."""
+        from ottla.pipeline.building import build
+
+        name = self.stage.name
+        context = self._around.context
+        self._board.enter(name, Phase.starting)
+        session = self._session()
+        built = self._built or build(session, self.stage, context)
+        self._built = None
+        listener = self._around.listener(session)
+        query_name = f"{context.pipeline}.{name}"
+        notes = listener.expect(query_name)
+        gate = BatchGate(built.write_batch, notes.qsize)
+        _use_pool(session, name)
+        query = self._start(built, gate, query_name)
+        self._back_off.started(time.monotonic())
+        self._board.enter(name, Phase.running)
+        try:
+            return self._follow(query, built, gate, notes)
+        finally:
+            if query.isActive:
+                query.stop()
+            if session is not self._around.spark:
+                self._around.forget(session)
+
+    def _session(self) -> SparkSession:
+        """The session; a copy of it for a stage that has settings of its own."""
+        spark = self._around.spark
+        if not self.stage.options:
+            return spark
+        session = copy_session(spark)
+        for key, value in self.stage.options.items():
+            session.conf.set(key, value)
+        return session
+
+    def _start(self, built: BuiltStage, gate: BatchGate, query_name: str) -> StreamingQuery:
+        # Spark Connect carries the function to its server, where a gate of this process has no say.
+        write_batch = gate if is_classic(self._around.spark) else None
+        return (
+            built.writer(once=self._around.once, write_batch=write_batch)
+            .queryName(query_name)
+            .option("checkpointLocation", self._folder.spark_checkpoint)
+            .start()
+        )
+
+    def _follow(
+        self, query: StreamingQuery, built: BuiltStage, gate: BatchGate, notes: SimpleQueue[Note]
+    ) -> BaseException | str | None:
+        name = self.stage.name
+        last_done = -1
+        wanted: int | None = None  # the batch to be committed before the query may be stopped
+        stopping = False
+        silent_since: float | None = None
+        while True:
+            note = _next(notes)
+            if isinstance(note, BatchDone):
+                batch = read_batch(note.progress)
+                last_done = max(last_done, batch.number)
+                self._board.batch_done(name, batch)
+                built.after_batch(note.progress)
+            elif isinstance(note, Ended):
+                return None if gate.turned_away else self._outcome(query, gate, note.error)
+            elif not query.isActive:
+                # The listener tells the end too; it may be late, or be gone with the session.
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > GRACE:
+                    return None if gate.turned_away else self._outcome(query, gate, "")
+            if self._stop_request.asked and not stopping:
+                stopping = True
+                wanted = gate.shut()
+                waits = wanted is not None and wanted > last_done
+                self._board.enter(name, Phase.stopping, f"finishing batch {wanted}" if waits else "")
+            done = wanted is None or wanted <= last_done
+            if stopping and query.isActive and (done or self._stop_request.at_once):
+                query.stop()
+
+    def _outcome(self, query: StreamingQuery, gate: BatchGate, told: str) -> BaseException | str | None:
+        """Why the query ended; None when it ended well."""
+        error = query.exception()
+        if error is None and not told:
+            return None
+        if error is None:
+            return told
+        # The same failure as it was raised in this process, when it was, has the better trace of the two.
+        return gate.error if gate.error is not None else str(error)
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """True when the driver is a JVM of this process; a Spark Connect session has none."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def session_alive(spark: SparkSession) -> bool:
+    """Whether the session can still be asked for anything."""
+    if not is_classic(spark):
+        return True
+    from py4j.protocol import Py4JError
+
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, OSError, AttributeError):  # the JVM does not answer, or the context was closed here
+        return False
+
+
+def copy_session(spark: SparkSession) -> SparkSession:
+    """A session with the same settings, views and functions, whose settings can be changed apart."""
+    if not is_classic(spark):
+        return spark.newSession()
+    from pyspark.sql import SparkSession as Session
+
+    return Session(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def _use_pool(spark: SparkSession, pool: str) -> None:
+    """Queries started by this thread share the cores with others by turns, one pool per stage."""
+    if is_classic(spark):
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+
+
+def _next(notes: SimpleQueue[Note]) -> Note | None:
+    try:
+        return notes.get(timeout=LOOK)
+    except Empty:
+        return None
+
+
+def _hopeless(error: BaseException | str) -> bool:
+    """Whether the next start would fail the same way, whatever happens in between."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    from ottla.pipeline.declarations import StageError
+
+    return isinstance(error, NotThere | StageError | AnalysisException | ParseException)
+
+
+def _topics(names: Sequence[str]) -> str:
+    plain = [each for each in names if not each.startswith(("the broker", "topics "))]
+    other = [each for each in names if each not in plain]
+    said = [f"topic{'s' if len(plain) > 1 else ''} {', '.join(plain)}"] if plain else []
+    return " and ".join([*said, *other])

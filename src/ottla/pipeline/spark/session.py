@@ -1,0 +1,294 @@
+"""The one launcher of Spark: every pipeline, test and benchmark gets its session here.
+
+A PySpark session out of the box wants a Java from the machine, keeps 1 GB, takes `python3` from the PATH
+for its workers, writes pages of log, forks processes for every checkpoint file and cuts each shuffle in 200
+pieces. `spark_session` settles all of it, in a way that every single setting can be overruled: by
+`settings`, by `spark-defaults.conf`, or by Spark's own environment variables.
+
+Ctrl-C belongs to the program, not to Spark. A terminal sends it to all processes of the foreground group, so
+the JVM and its Python workers are started outside that group; and PySpark's handler, which cancels every
+running job, is replaced by the one that was there before. So a program may finish its batch first. The JVM
+still ends with the program, however that ends: it reads from a pipe that closes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ottla.pipeline.spark import archive, connector_jars
+from ottla.pipeline.spark.java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Renames one temporary file per checkpoint entry. The default of Spark runs several processes for each
+#: (chmod, readlink) on a local disk and makes a micro-batch three times slower.
+CHECKPOINT_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+#: Settings of this launcher; they never reach Spark.
+LOG_FILE = "ottla.log.file"
+ARCHIVE = "ottla.archive"
+
+CONNECTORS = ("ottla", "kafka")
+
+_QUIET = Path(__file__).parent / "log4j2.properties"
+_GIGABYTE = 1 << 30
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_launching = threading.Lock()
+
+
+class SparkFailed(RuntimeError):
+    """Spark could not be started; the message says what was tried."""
+
+
+def spark_session(
+    app: str,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    connector: str = "ottla",
+) -> SparkSession:
+    """The Spark session of this process, started if there is none.
+
+    `master` is Spark's: `local[2]`, `spark://host:7077`, or `sc://host:15002` for a Spark Connect server;
+    without it `spark.master` of the settings or of `spark-submit`, else all cores of this machine.
+    `connector="kafka"` adds Spark's JVM connector, for `format("kafka")`. Two settings are ours:
+    `ottla.log.file`, a file for Spark's log with its warnings and stack traces, and `ottla.archive`, `auto`
+    or `off`.
+    """
+    if connector not in CONNECTORS:
+        raise ValueError(f"no connector {connector!r}: there are {' and '.join(CONNECTORS)}")
+    given = {name: str(value) for name, value in (settings or {}).items()}
+    log_file, archiving = given.pop(LOG_FILE, None), given.pop(ARCHIVE, "auto")
+    if archiving not in ("auto", "off"):
+        raise ValueError(f"{ARCHIVE} is auto or off, not {archiving!r}")
+    master = master or given.get("spark.master")
+    with _launching, _interrupts_kept():
+        if master and master.startswith("sc://"):
+            return _connected(app, master, given)
+        _take_python(given)
+        if connector == "kafka":
+            given["spark.jars"] = ",".join(filter(None, [given.get("spark.jars"), _kafka_jars()]))
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            return _submitted(app, master, given)
+        return _own_driver(app, master or "local[*]", given, log_file, archiving == "auto")
+
+
+def _kafka_jars() -> str:
+    try:
+        return connector_jars.jars()
+    except connector_jars.ConnectorMissing as missing:
+        raise SparkFailed(str(missing)) from missing
+
+
+def _own_driver(
+    app: str, master: str, given: Mapping[str, str], log_file: str | None, archiving: bool
+) -> SparkSession:
+    """A session whose driver JVM is a child of this process; the one that runs, if one does."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None or SparkContext._active_spark_context is not None:
+        return _session(given)
+    wanted = {**_defaults(master), **given, "spark.app.name": app, "spark.master": master}
+    if SparkContext._gateway is None:
+        java = find_java()
+        found = archive.find(java) if archiving else None
+        try:
+            _launch(java, wanted, log_file, found)
+        except SparkFailed:
+            if found is None:
+                raise
+            # An archive that passes every check and still stops the JVM costs a start, once.
+            archive.discard(found)
+            _launch(java, wanted, log_file, None)
+        if archiving and found is None:
+            archive.make_at_exit(java)
+    return _session(wanted)
+
+
+def _submitted(app: str, master: str | None, given: Mapping[str, str]) -> SparkSession:
+    """A session in the JVM of `spark-submit`, which has settled memory, log and most likely the master."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    submitted = dict(SparkConf().getAll())
+    master = master or submitted.get("spark.master", "local[*]")
+    ours = {name: value for name, value in _defaults(master).items() if name not in submitted}
+    return _session({**ours, **given, "spark.app.name": app, "spark.master": master})
+
+
+def _session(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _launch(java: Java, wanted: Mapping[str, str], log_file: str | None, archived: Path | None) -> None:
+    """Start the driver's JVM; its command line settles memory, log and archive for its whole life."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    options = [f"-Dlog4j2.configurationFile={_log_configuration(log_file)}"]
+    if log_file:
+        options.append(f"-Dottla.log.file={Path(log_file).absolute()}")
+    if archived is not None:
+        options += archive.java_options(archived)
+    if "spark.driver.extraJavaOptions" in wanted:
+        options.append(wanted["spark.driver.extraJavaOptions"])
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll([*wanted.items(), ("spark.driver.extraJavaOptions", " ".join(options))])
+    environment = {
+        **java.environment(),
+        # The JVM that only puts the command line together lives for a moment: no compiling, no threads.
+        "SPARK_LAUNCHER_OPTS": os.environ.get("SPARK_LAUNCHER_OPTS", _SHORT_LIVED),
+    }
+    if wanted.get("spark.driver.bindAddress") == "127.0.0.1":
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with _environment(environment):
+        try:
+            gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            memory = wanted.get("spark.driver.memory", "Spark's default")
+            raise SparkFailed(
+                f"Spark's JVM ended before it was ready; what it said is above. It was {java}, "
+                f"spark.driver.memory {memory}."
+            ) from error
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _connected(app: str, url: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session on a Spark Connect server: no JVM here, the server's settings hold."""
+    # PySpark would end the whole program, without an error, when one of these is not there.
+    missing = [name for name in ("grpc", "grpc_status", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkFailed(
+            f"Spark Connect ({url}) needs {', '.join(missing)}; pip install 'pyspark[connect]' brings it all"
+        )
+    ours = {"spark.sql.session.timeZone": "UTC", "spark.app.name": app, "spark.remote": url}
+    return _session({**ours, **settings})
+
+
+def _take_python(given: Mapping[str, str]) -> None:
+    """Let Spark's workers run this Python or the one named for them, not some `python3` of the PATH."""
+    named = given.get("spark.pyspark.python")
+    if named:
+        os.environ["PYSPARK_PYTHON"] = named
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _defaults(master: str) -> dict[str, str]:
+    """What Spark is told unless someone says otherwise."""
+    ours = {
+        "spark.driver.memory": os.environ.get("SPARK_DRIVER_MEMORY") or driver_memory(master),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
+        # Stages share the cores by turns; first come, first served would let one long batch stop the others.
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if importlib.util.find_spec("pandas") is None:
+        # Spark hands rows to Python functions through pandas if it can, and warns at every one if it cannot.
+        ours["spark.sql.execution.pythonUDF.arrow.enabled"] = "false"
+    if _on_this_machine(master):
+        ours["spark.driver.host"] = ours["spark.driver.bindAddress"] = "127.0.0.1"
+    if master.startswith("local"):
+        # Every piece of a shuffle is a task, for a stateful stage in every batch; more than cores only wait.
+        ours["spark.sql.shuffle.partitions"] = str(_local_cores(master))
+    for name in _site_defaults():
+        ours.pop(name, None)
+    return ours
+
+
+def driver_memory(master: str) -> str:
+    """A heap that leaves room for the rest of the machine: Python workers live outside of it.
+
+    On a local master the driver does all the work and gets a quarter of the memory, 1 to 8 GB. The driver
+    of a cluster only plans: an eighth, 1 to 2 GB.
+    """
+    share, most = (4, 8) if master.startswith("local") else (8, 2)
+    megabytes = min(max(_memory() // share, _GIGABYTE), most * _GIGABYTE) >> 20
+    return f"{megabytes}m"
+
+
+def _memory() -> int:
+    """The memory this process may use: the machine's, or less inside a container."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return min(machine, int(Path(limit).read_text()))
+        except (OSError, ValueError):  # no such control group, or no limit: "max"
+            continue
+    return machine
+
+
+def _local_cores(master: str) -> int:
+    """How many tasks run at a time on `local`, `local[3]`, `local[*]` or `local[3,2]`."""
+    inside = master.partition("[")[2].rstrip("]").split(",")[0]
+    if inside == "*":
+        return os.cpu_count() or 1
+    return int(inside) if inside.isdigit() else 1
+
+
+def _on_this_machine(master: str) -> bool:
+    """Whether nobody outside needs to reach the driver, so that it listens on the loopback only."""
+    return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost")
+
+
+def _site_defaults() -> set[str]:
+    """The settings that spark-defaults.conf makes: what a site decided comes before what we would."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    home = os.environ.get("SPARK_HOME")
+    if not folder and not home:
+        return set()
+    try:
+        lines = Path(folder or f"{home}/conf", "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return set()
+    stripped = (line.strip() for line in lines)
+    return {line.replace("=", " ").split()[0] for line in stripped if line and not line.startswith("#")}
+
+
+def _log_configuration(log_file: str | None) -> Path:
+    return _QUIET.with_name("log4j2-file.properties") if log_file else _QUIET
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Undo what PySpark does to Ctrl-C when a context starts: its handler cancels all running jobs."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes started inside; the program's own environment is its own."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

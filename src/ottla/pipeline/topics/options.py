@@ -1,0 +1,398 @@
+"""The options of `format("ottla")`: their names, defaults and refusals, for the source and the sink.
+
+The names are those of Spark's Kafka connector (any case), so that existing code moves by changing the format.
+`SourceOptions.parse` and `SinkOptions.parse` make plain values of the text; both are frozen, hold nothing
+but plain data, and travel to Spark's workers as they are. What is asked for and cannot be done is refused
+with an `OptionError`; what is merely without effect is collected in `notices`, for whoever plans the query to
+say once.
+
+Settings of Kafka's own clients come as `kafka.<name>`. Those that mean something here are followed, the
+others are named in one notice. Settings for TLS and SASL are refused: leaving them out quietly would send
+data in the clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ottla.pipeline.topics import option_values as values
+from ottla.pipeline.topics.option_values import Given, OptionError, Place
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Bound",
+    "OptionError",
+    "Place",
+    "SinkOptions",
+    "SourceOptions",
+    "Subscription",
+]
+
+LATEST, EARLIEST = -1, -2
+"""Stand for a position in the JSON of startingOffsets and endingOffsets."""
+
+_FORM_OF_OFFSETS = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}} with -1 for latest and -2 for earliest'
+_FORM_OF_TIMES = '{"topicA":{"0":1700000000000}} with times in milliseconds'
+
+_SOURCE_NAMES = [
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "includeHeaders",
+    "groupIdPrefix",
+    "commitOffsets",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "partition.metadata.cache.ttl.ms",
+]
+_SOURCE_SETTINGS = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "group.id",
+        "isolation.level",
+        "request.timeout.ms",
+        "default.api.timeout.ms",
+        "socket.connection.setup.timeout.ms",
+        "fetch.max.wait.ms",
+        "max.partition.fetch.bytes",
+        "metadata.max.age.ms",
+        "check.crcs",
+        "security.protocol",
+    }
+)
+_SINK_NAMES = ["topic", "includeHeaders"]
+_SINK_SETTINGS = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "acks",
+        "compression.type",
+        "batch.size",
+        "linger.ms",
+        "request.timeout.ms",
+        "delivery.timeout.ms",
+        "socket.connection.setup.timeout.ms",
+        "max.request.size",
+        "enable.idempotence",
+        "security.protocol",
+    }
+)
+_REFUSED_IN_SOURCE = {
+    "auto.offset.reset": "say with startingOffsets where a new query begins; later it goes on where it was",
+    "key.deserializer": "keys come as bytes; cast or decode the column instead",
+    "value.deserializer": "values come as bytes; cast or decode the column instead",
+    "enable.auto.commit": "Spark's checkpoint has the position; commitOffsets says whether a group shows it",
+    "interceptor.classes": "Java classes cannot be called from here",
+}
+_REFUSED_IN_SINK = {
+    "key.serializer": "give the key column as string or binary",
+    "value.serializer": "give the value column as string or binary",
+    "interceptor.classes": "Java classes cannot be called from here",
+    "partitioner.class": "Java classes cannot be called from here; a partition column chooses the partition",
+    "transactional.id": "the sink writes at least once and without transactions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions: of certain topics, of all topics whose name matches, or exactly these."""
+
+    kind: Literal["subscribe", "subscribePattern", "assign"]
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    places: tuple[Place, ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind == "assign":
+            return "partitions " + ", ".join(f"{topic}-{partition}" for topic, partition in self.places)
+        return f"topics like {self.pattern}" if self.kind == "subscribePattern" else ", ".join(self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading starts or ends, as it was asked for; `offsets.py` makes offsets of it."""
+
+    kind: Literal["earliest", "latest", "offsets", "timestamp", "timestamps", "group"]
+    option: str = ""
+    """The option that says so, for messages; empty for a default."""
+    by_place: tuple[tuple[Place, int], ...] = ()
+    timestamp: int = 0
+    otherwise: Literal["error", "earliest", "latest"] = "error"
+    """For a time that nothing is as late as, and for partitions where the group has committed nothing."""
+
+    @property
+    def fixed(self) -> bool:
+        """True when asking again, later, gives the same offsets (as long as nothing is deleted)."""
+        if self.kind == "offsets":
+            return all(number != LATEST for _, number in self.by_place)
+        return self.kind == "earliest"
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Everything that can be said to the source."""
+
+    bootstrap: str
+    subscription: Subscription
+    starting: Bound | None = None
+    """None is the default: earliest for batches, latest for streams."""
+    ending: Bound | None = None
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    max_trigger_delay: float = 900.0
+    commit_offsets: bool = True
+    group_id: str | None = None
+    group_id_prefix: str = "ottla-spark"
+    read_committed: bool = True
+    client_id: str = "ottla-spark"
+    connect_timeout: float = 10.0
+    request_timeout: float = 30.0
+    api_timeout: float = 60.0
+    """How long a driver waits for brokers that are away."""
+    read_timeout: float = 120.0
+    """How long a task waits for data that must be there."""
+    fetch_wait: float | None = None
+    """How long a stream with nothing to do waits for data in one go; None leaves it to the stream."""
+    partition_fetch_bytes: int | None = None
+    metadata_age: float | None = None
+    check_crcs: bool = True
+    notices: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """The options of a query, batch or stream; `for_batch` and `for_stream` refuse what does not fit."""
+        given = Given(options, "source", _SOURCE_NAMES, _SOURCE_SETTINGS, _REFUSED_IN_SOURCE)
+        strategy = given.text("startingOffsetsByTimestampStrategy", "error").lower()
+        if strategy not in ("error", "latest"):
+            raise OptionError(
+                f"startingOffsetsByTimestampStrategy is {strategy!r}: error or latest is wanted"
+            )
+        least = given.number("minOffsetsPerTrigger")
+        most = given.number("maxOffsetsPerTrigger")
+        if least is not None and most is not None and least > most:
+            raise OptionError(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most})")
+        starting = _bound(given, "starting", "latest" if strategy == "latest" else "error")
+        if starting is not None and starting.kind == "group" and not given.text("kafka.group.id"):
+            raise OptionError("startingOffsets is group: kafka.group.id has to say which group")
+        isolation = given.text("kafka.isolation.level", "read_committed").lower()
+        if isolation not in ("read_committed", "read_uncommitted"):
+            raise OptionError(
+                f"kafka.isolation.level is {isolation!r}: read_committed or read_uncommitted is wanted"
+            )
+        age = given.number("partition.metadata.cache.ttl.ms", least=-1)
+        return cls(
+            bootstrap=given.bootstrap(),
+            subscription=_subscription(given),
+            starting=starting,
+            ending=_bound(given, "ending", "latest"),
+            include_headers=given.yes("includeHeaders", False),
+            fail_on_data_loss=given.yes("failOnDataLoss", True),
+            min_partitions=given.number("minPartitions"),
+            max_records_per_partition=given.number("maxRecordsPerPartition"),
+            max_offsets_per_trigger=most,
+            min_offsets_per_trigger=least,
+            max_bytes_per_trigger=given.size("maxBytesPerTrigger"),
+            max_trigger_delay=values.milliseconds("maxTriggerDelay", given.text("maxTriggerDelay", "15m"))
+            / 1000,
+            commit_offsets=given.yes("commitOffsets", True),
+            group_id=given.text("kafka.group.id") or None,
+            group_id_prefix=given.text("groupIdPrefix") or cls.group_id_prefix,
+            read_committed=isolation == "read_committed",
+            client_id=given.text("kafka.client.id") or cls.client_id,
+            connect_timeout=given.seconds("kafka.socket.connection.setup.timeout.ms", cls.connect_timeout),
+            request_timeout=given.seconds("kafka.request.timeout.ms", cls.request_timeout),
+            api_timeout=given.seconds("kafka.default.api.timeout.ms", cls.api_timeout),
+            read_timeout=given.seconds("kafkaConsumer.pollTimeoutMs", cls.read_timeout),
+            fetch_wait=given.optional_seconds("kafka.fetch.max.wait.ms"),
+            partition_fetch_bytes=given.number("kafka.max.partition.fetch.bytes"),
+            metadata_age=age / 1000
+            if age and age > 0
+            else given.optional_seconds("kafka.metadata.max.age.ms"),
+            check_crcs=given.yes("kafka.check.crcs", True),
+            notices=given.notices(),
+        )
+
+    def for_batch(self) -> SourceOptions:
+        """Refuse what makes no sense for a batch query."""
+        starting, ending = self.starting, self.ending
+        if starting is not None:
+            latest = [
+                place
+                for place, number in starting.by_place
+                if starting.kind == "offsets" and number == LATEST
+            ]
+            if (
+                starting.kind == "latest"
+                or latest
+                or (starting.kind == "group" and starting.otherwise == "latest")
+            ):
+                where = f" for {_name(latest[0])}" if latest else ""
+                raise OptionError(
+                    f"startingOffsets cannot be latest{where} in a batch query: nothing would be read"
+                )
+        if ending is not None and ending.kind in ("earliest", "group"):
+            raise OptionError(f"endingOffsets cannot be {ending.kind} in a batch query")
+        if (
+            starting is not None
+            and ending is not None
+            and starting.kind == ending.kind in ("offsets", "timestamps")
+        ):
+            _check_order(starting, ending)
+        if ending is not None and ending.kind == "offsets":
+            for place, number in ending.by_place:
+                if number == EARLIEST:
+                    raise OptionError(f"endingOffsets cannot be earliest for {_name(place)} in a batch query")
+        return self
+
+    def for_stream(self) -> SourceOptions:
+        """Refuse what makes no sense for a stream."""
+        if self.ending is not None:
+            raise OptionError(
+                f"{self.ending.option} cannot be given for a stream: it has no end. Use spark.read, "
+                "or trigger(availableNow=True) to stop at what is there now"
+            )
+        return self
+
+    @property
+    def group(self) -> str:
+        """The group that shows the progress of a stream: the one given, or one derived from what it reads."""
+        if self.group_id:
+            return self.group_id
+        chosen = self.subscription
+        if chosen.kind == "subscribe" and len(chosen.topics) <= 3:
+            return ".".join((self.group_id_prefix, *chosen.topics))
+        from hashlib import sha256
+
+        return f"{self.group_id_prefix}.{sha256(str(chosen).encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Everything that can be said to the sink."""
+
+    bootstrap: str
+    topic: str | None = None
+    """Where rows go; None leaves it to the topic column. The option wins over the column."""
+    acks: int = -1
+    compression: str = "none"
+    batch_bytes: int = 1 << 20
+    linger: float = 0.0
+    idempotent: bool = True
+    client_id: str = "ottla-spark"
+    connect_timeout: float = 10.0
+    request_timeout: float = 30.0
+    delivery_timeout: float = 120.0
+    max_request_bytes: int = 1 << 20
+    notices: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        given = Given(options, "sink", _SINK_NAMES, _SINK_SETTINGS, _REFUSED_IN_SINK)
+        acks = given.text("kafka.acks", "all").lower()
+        if acks not in ("all", "-1", "1", "0"):
+            raise OptionError(f"kafka.acks is {acks!r}: all, 1 or 0 is wanted")
+        codec = given.text("kafka.compression.type", "none").lower()
+        if codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
+            raise OptionError(
+                f"kafka.compression.type is {codec!r}: none, gzip, snappy, lz4 or zstd is wanted"
+            )
+        return cls(
+            bootstrap=given.bootstrap(),
+            topic=given.text("topic") or None,
+            acks=-1 if acks == "all" else int(acks),
+            compression=codec,
+            batch_bytes=given.number("kafka.batch.size", least=0) or cls.batch_bytes,
+            linger=given.seconds("kafka.linger.ms", cls.linger, least=0),
+            idempotent=given.yes("kafka.enable.idempotence", acks in ("all", "-1")),
+            client_id=given.text("kafka.client.id") or cls.client_id,
+            connect_timeout=given.seconds("kafka.socket.connection.setup.timeout.ms", cls.connect_timeout),
+            request_timeout=given.seconds("kafka.request.timeout.ms", cls.request_timeout),
+            delivery_timeout=given.seconds("kafka.delivery.timeout.ms", cls.delivery_timeout),
+            max_request_bytes=given.number("kafka.max.request.size") or cls.max_request_bytes,
+            notices=given.notices(),
+        )
+
+
+def _subscription(given: Given) -> Subscription:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.has(name)]
+    if len(chosen) != 1:
+        how = "only one of them can be given" if chosen else "one of them is needed"
+        raise OptionError(f"subscribe, subscribePattern and assign say what is read: {how}")
+    name, text = chosen[0], given.text(chosen[0])
+    if name == "assign":
+        return Subscription("assign", places=values.partition_lists(name, text))
+    if name == "subscribePattern":
+        return Subscription("subscribePattern", pattern=values.pattern(name, text).pattern)
+    return Subscription("subscribe", topics=values.topic_list(name, text))
+
+
+def _bound(
+    given: Given, side: Literal["starting", "ending"], no_match: Literal["error", "latest"]
+) -> Bound | None:
+    """What is said of one end. A time for all wins over times by partition, and those over offsets."""
+    name = f"{side}Timestamp"
+    if given.has(name):
+        time = values.whole_number(name, given.text(name), 0)
+        return Bound("timestamp", name, timestamp=time, otherwise=no_match)
+    name = f"{side}OffsetsByTimestamp"
+    if given.has(name):
+        times = values.numbers_by_place(name, given.text(name), 0, _FORM_OF_TIMES)
+        return Bound("timestamps", name, by_place=tuple(times.items()), otherwise=no_match)
+    name = f"{side}Offsets"
+    if not given.has(name):
+        return None
+    text = given.text(name)
+    word, _, otherwise = text.lower().partition(",")
+    if word == "group":
+        fallback = otherwise.strip() or "earliest"
+        if fallback == "earliest":
+            return Bound("group", name, otherwise="earliest")
+        if fallback == "latest":
+            return Bound("group", name, otherwise="latest")
+        raise OptionError(f"{name} is {text!r}: group, group,earliest or group,latest is wanted")
+    if text.lower() == "earliest" or text.lower() == "latest":
+        return Bound("earliest" if text.lower() == "earliest" else "latest", name)
+    offsets = values.numbers_by_place(name, text, EARLIEST, f"earliest, latest, group, or {_FORM_OF_OFFSETS}")
+    return Bound("offsets", name, by_place=tuple(offsets.items()))
+
+
+def _check_order(starting: Bound, ending: Bound) -> None:
+    starts, ends = dict(starting.by_place), dict(ending.by_place)
+    if starts.keys() != ends.keys():
+        different = ", ".join(_name(place) for place in sorted(starts.keys() ^ ends.keys()))
+        raise OptionError(
+            f"{starting.option} and {ending.option} do not name the same partitions: {different}"
+        )
+    for place, start in starts.items():
+        if 0 <= ends[place] < start:
+            raise OptionError(
+                f"{starting.option} for {_name(place)} is {start}, past {ending.option} {ends[place]}"
+            )
+
+
+def _name(place: Place) -> str:
+    return f"partition {place[1]} of topic {place[0]}"

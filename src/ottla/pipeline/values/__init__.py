@@ -1,0 +1,1 @@
+"""The bytes of a record as columns and back: JSON, Avro, text and bytes; with a reason for what is bad."""
