@@ -232,7 +232,7 @@ def test_the_wheel_carries_the_launcher_and_the_source_that_spark_finds_by_name(
     )
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as content:
-        launcher = content.getinfo("ottla/pipeline/java_launcher/bin/java")
+        launcher = content.getinfo("ottla/pipeline/spark/java_launcher/bin/java")
         names = set(content.namelist())
     assert launcher.external_attr >> 16 & 0o111, "pip makes it executable only if the wheel says so"
-    assert {"pyspark_ottla/__init__.py", "ottla/pipeline/log4j2.properties"} <= names
+    assert {"pyspark_ottla/__init__.py", "ottla/pipeline/spark/log4j2.properties"} <= names
