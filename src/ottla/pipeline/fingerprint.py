@@ -2,7 +2,7 @@
 
 Spark's checkpoint knows its sources only by their place in the query and its state only by the operator that
 wrote it. Change either and it fails with a message about offsets or field counts, or, worse, goes on with the
-wrong data. So the shape of a stage is kept beside its checkpoint as plain JSON (`building.shape_of` makes it)
+wrong data. So the shape of a stage is kept beside its checkpoint as plain JSON (`shapes.py` makes it)
 and compared at every start. The rules below say for each part what a change does, in words for the person
 who made it:
 

@@ -4,7 +4,7 @@ Spark runs a batch again when it cannot know that it was done. Then it has the s
 same rows in the same files: a function may be random, tasks may be cut differently. So a batch is written as
 a whole, and a later attempt takes the place of an earlier one:
 
-1. Tasks write files that no reader sees (`lake_staging.py`), and report them.
+1. Tasks write files that no reader sees (`staging.py`), and report them.
 2. The journal of the writer is replaced by "batch 7 is these files; the files of its earlier attempt go".
    This one atomic write decides. Until then nothing in the lake has changed.
 3. The earlier attempt's files are removed; usually there are none.

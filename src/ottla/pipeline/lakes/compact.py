@@ -7,7 +7,7 @@ one, in the order of their names, which is the order of batches. Files of anybod
 It is safe while stages write and readers read. A stage may still replace the files of its last batch, which
 stand in its journal, so these are not touched; every older batch is final. Files are listed first and
 journals read afterwards: a file that was seen belongs to the batch its journal named then, or to an earlier
-one. The swap itself is in `lake_swaps.py`; a crash leaves a note, and whoever comes next finishes it.
+one. The swap itself is in `swaps.py`; a crash leaves a note, and whoever comes next finishes it.
 
 One compaction runs on a lake at a time: a lock says so on a local or mounted file system. On an object store
 there is none, and two at once could write rows twice; start it from one place there.

@@ -3,7 +3,7 @@
     lake/day=2026-01-01/part-<query id>-<batch>-<output>-<unique>.parquet     data, and nothing but data
     .lake.ottla/staging/<writer>/<attempt>/*.staged     files of a batch that is not decided yet
     .lake.ottla/journals/<writer>.json                  what the writer's last batch published and replaced
-    .lake.ottla/swaps/<id>.json, <id>.staged            a compaction on its way (`lake_compact.py`)
+    .lake.ottla/swaps/<id>.json, <id>.staged            a compaction on its way (`compact.py`)
 
 The notes stand beside the lake, not in it: DuckDB and Polars read hidden folders too, and Polars refuses a
 folder with other files in it. Only where nothing can stand beside (the root of a bucket or a mount, a

@@ -1,6 +1,6 @@
 """How a DataFrame's rows reach the lake's staging folder: a Spark data source that only writes.
 
-The tasks get Arrow batches and write the files themselves (`lake_files.py`), so that names, syncing and
+The tasks get Arrow batches and write the files themselves (`files.py`), so that names, syncing and
 what is reported are ours: no temporary folders, no marker and checksum files, nothing to list afterwards.
 Each task hands back what it wrote; only files of tasks that Spark counts are on the list, so a task that
 was tried twice leaves an unlisted file that is swept, not a double one. The list reaches the driver as a

@@ -1,6 +1,6 @@
 """How many files of the lake become one, so that a crash loses nothing and doubles nothing.
 
-A compaction (`lake_compact.py`) writes its file where no reader sees it, then a note of the swap: "this file
+A compaction (`compact.py`) writes its file where no reader sees it, then a note of the swap: "this file
 stands for those". The note decides. The old files are removed, the new one is renamed into place, the note
 goes. Whoever finds a note later, the next compaction or the next start of a stage, does again what it says:
 every step may be done twice and by two at once.
