@@ -143,7 +143,11 @@ class BuiltStage:
             from ottla.pipeline.lakes.batches import write_lake
 
             assert query_id is not None, "Spark writes the query's id before its first batch"
-            write_lake(rows, output, query_id=query_id, batch_id=batch_id, output=number)
+            # Outputs that go to the same lake are told apart by their order; others do not count.
+            before = sum(
+                isinstance(each, Lake) and each.path == output.path for each in self.stage.outputs[:number]
+            )
+            write_lake(rows, output, query_id=query_id, batch_id=batch_id, output=before)
             return
         assert output.name is not None
         if number not in self._columns:  # made once, for making them costs as much as a small batch
