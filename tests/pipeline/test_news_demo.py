@@ -40,14 +40,20 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_demo_and_all_it_started(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [(signal.SIGINT, "ottla pipeline run"), (signal.SIGTERM, "normalise: running")],
+    ids=["before Spark is up", "while the stages run"],
+)
+def test_an_interrupt_ends_the_demo_and_all_it_started(
+    tmp_path: Path, number: signal.Signals, moment: str
+) -> None:
     folder = tmp_path / ".demo"
     process = start(folder)
     assert process.stdout is not None
     try:
         for line in process.stdout:
-            if "ottla pipeline run" in line:
+            if moment in line:
                 break
         deadline = time.monotonic() + 60
         while len(processes_of(folder)) < 3 and time.monotonic() < deadline:  # itself, broker, pipeline

@@ -164,13 +164,20 @@ def test_interests_are_the_terms_of_what_was_read_in_the_last_day(spark: SparkSe
         ),  # a day after: nobody knows the article any more
     ]
     readings = news.readings(with_source(spark, reads, news.READ), clean)
-    found = news.interests(readings).where(F.col("at") == START + 6 * HOUR)
+    nothing = with_source(spark, [], news.UNIQUE)
+    found = news.interests(readings, nothing).where(F.col("at") == START + 6 * HOUR)
     rows = {row.reader: row for row in found.collect()}
     assert set(rows) == {"ada", "ben"}
     ada = {interest.term: interest.weight for interest in rows["ada"].interests}
     assert ada["goose"] == ada["peas"] == 0.5
     assert {interest.weight for interest in rows["ben"].interests} == {1.0}
     assert sorted(rows["ada"].read) == ["https://x.example/1", "https://x.example/2"]
+
+
+def test_articles_move_the_clock_of_interests_and_are_nobodys(spark: SparkSession) -> None:
+    readings = with_source(spark, [("ada", "l1", START + HOUR, ["goose"])], news.READING)
+    unique = with_source(spark, [article(1, STORY)[:-1]], news.UNIQUE)
+    assert {row.reader for row in news.interests(readings, unique).collect()} == {"ada"}
 
 
 def test_recommend_offers_fresh_unread_articles_on_what_is_read(spark: SparkSession) -> None:

@@ -38,7 +38,7 @@ READS = {
     "deduplicate": ("articles.clean",),
     "trends": ("articles.unique",),
     "readings": ("reads", "articles.clean"),
-    "interests": ("reads.articles",),
+    "interests": ("reads.articles", "articles.unique"),
     "recommend": ("readers.interests", "articles.unique"),
 }
 _PATIENCE = 60.0

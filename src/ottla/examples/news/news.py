@@ -5,7 +5,8 @@
     articles.raw -> normalise -> articles.clean, articles.rejected
     articles.clean -> deduplicate -> articles.unique, articles.duplicates, lake
     articles.unique -> trends -> trends, lake
-    reads, articles.clean -> readings -> reads.articles -> interests -> readers.interests
+    reads, articles.clean -> readings -> reads.articles
+    reads.articles, articles.unique -> interests -> readers.interests
     readers.interests, articles.unique -> recommend -> recommendations, lake
 
 Three times are used. `published` is when an article appeared, and trends are about that. `fetched` is when
@@ -229,15 +230,24 @@ def readings(reads: DataFrame, clean: DataFrame) -> DataFrame:
 
 @stage(
     topic("reads.articles", json=READING),
+    topic("articles.unique", json=UNIQUE),
     to=topic("readers.interests", json=INTERESTS, key="reader"),
 )
-def interests(readings: DataFrame) -> DataFrame:
-    """What each reader has read about in the last day, every six hours."""
+def interests(readings: DataFrame, unique: DataFrame) -> DataFrame:
+    """What each reader has read about in the last day, every six hours.
+
+    A window is closed when both inputs have passed its end: of the articles nothing is wanted but their
+    clock, so that what is recommended next does not depend on which stage is quicker.
+    """
+    clock = unique.select(F.lit("").alias("reader"), F.col("fetched").alias("at")).withWatermark("at", LATE)
+    read = readings.withWatermark("at", LATE).select("reader", "at", "link", "terms")
     profile = _arrow(columns.profiles, columns.PROFILE)
     return (
-        readings.withWatermark("at", LATE)
+        read.unionByName(clock, allowMissingColumns=True)
         .groupBy(F.window("at", PROFILE_DAY, PROFILE_EVERY).alias("window"), "reader")
         .agg(F.collect_list("terms").alias("lists"), F.collect_set("link").alias("read"))
+        # Not by the reader's name: a condition on it would be moved before the union and stop the clock.
+        .where(F.size("read") > 0)
         .select("reader", F.col("window.end").alias("at"), profile("lists").alias("interests"), "read")
     )
 
