@@ -27,6 +27,13 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
+def wait_until_none(folder: Path) -> None:
+    deadline = time.monotonic() + 30
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     # Its own session, as a terminal would give it; an interrupt must come to the demo alone.
     return subprocess.Popen(
@@ -62,8 +69,9 @@ def test_an_interrupt_ends_the_demo_and_all_it_started(
         process.send_signal(number)
         told = process.stdout.read()
         assert process.wait(120) == 130, told
-        assert "nothing is left running" in told
-        assert processes_of(folder) == []
+        assert "stopped, with all that it started" in told
+        # Spark's Python processes end by themselves when they find that their JVM is gone.
+        wait_until_none(folder)
     finally:
         for left in processes_of(folder):
             os.kill(left, signal.SIGKILL)
@@ -95,4 +103,4 @@ def test_the_demo_tells_its_story_without_a_terminal(tmp_path: Path) -> None:
         "What to try next",
     ):
         assert part in told
-    assert processes_of(folder) == []
+    wait_until_none(folder)

@@ -41,7 +41,7 @@ def demo(
         print(problem, file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        print("\nstopped; nothing is left running", file=sys.stderr)
+        print("\nstopped, with all that it started", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -90,6 +90,7 @@ def _same_event(known: Sequence[Row], row: Row) -> bool:
             other["term"] == row["term"]
             or other["headline"] == row["headline"]
             or row["term"] in tokens(other["headline"])
+            or other["term"] in tokens(row["headline"])
         )
         and abs(moment(other["end"]) - moment(row["end"])) <= near
         for other in known
