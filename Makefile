@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check kcat test-slow slow-tools bench bench-pipeline freeze wheel clean
+.PHONY: help install demo quickstart test check kcat test-slow slow-tools bench bench-pipeline freeze wheel clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,8 +18,11 @@ $(STAMP): pyproject.toml constraints.txt scripts/make-venv
 	@scripts/make-venv $(VENV)
 	@touch $@
 
-demo: install  ## start a broker, create a topic, produce and consume with a real client
+demo: install  ## two minutes of news: a broker, feeds and a pipeline that marks its own work
 	@$(BIN)/python scripts/demo.py
+
+quickstart: install  ## a broker, a topic, a producer and a consumer, in five seconds
+	@$(BIN)/python scripts/quickstart.py
 
 test: check kcat  ## the gates and all tests but the slow ones, in parallel
 	$(BIN)/pytest -n auto -m "not slow"

@@ -135,7 +135,8 @@ def test_the_session_has_what_the_launcher_promises(spark: SparkSession) -> None
     # The class moved between versions of Spark; a name that is not there would fail the first stream.
     spark._jvm.java.lang.Class.forName(session.CHECKPOINT_MANAGER)  # type: ignore[union-attr]
     context = spark.sparkContext
-    assert context.pythonExec == sys.executable
+    assert context.pythonExec == str(session._FAST_PYTHON)
+    assert os.environ["OTTLA_PYTHON"] == sys.executable
     assert context.getConf().get("spark.driver.bindAddress") == "127.0.0.1"
     assert context.uiWebUrl is None
 
@@ -234,5 +235,38 @@ def test_the_wheel_carries_the_launcher_and_the_source_that_spark_finds_by_name(
     with zipfile.ZipFile(wheel) as content:
         launcher = content.getinfo("ottla/pipeline/spark/java_launcher/bin/java")
         names = set(content.namelist())
-    assert launcher.external_attr >> 16 & 0o111, "pip makes it executable only if the wheel says so"
+        python = content.getinfo("ottla/pipeline/spark/python_launcher/python")
+    for each in (launcher, python):
+        assert each.external_attr >> 16 & 0o111, "pip makes it executable only if the wheel says so"
     assert {"pyspark_ottla/__init__.py", "ottla/pipeline/spark/log4j2.properties"} <= names
+
+
+def test_workers_import_the_pyspark_that_is_installed_and_what_the_user_put_on_their_path(
+    spark: SparkSession,
+) -> None:
+    def look(_: object) -> list[tuple[str, str]]:
+        import os
+
+        import pyspark
+
+        return [(pyspark.__file__, os.environ.get("PYTHONPATH", ""))]
+
+    ((where, path),) = spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect()
+    assert where.endswith("site-packages/pyspark/__init__.py"), "from Spark's zip nothing is compiled"
+    assert ".zip" not in path
+
+
+def test_the_launcher_of_workers_keeps_the_rest_of_the_path() -> None:
+    home = "/opt/spark/python/lib"
+    environment = {
+        "OTTLA_PYTHON": sys.executable,
+        "PYTHONPATH": f"{home}/pyspark.zip:{home}/py4j-0.10.9.9-src.zip:/my/own.zip:/my code",
+    }
+    told = subprocess.run(
+        [session._FAST_PYTHON, "-c", "import os; print(os.environ['PYTHONPATH'])"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "/my/own.zip:/my code\n"

@@ -64,6 +64,9 @@ class Surroundings:
     once: bool
     attempts: int = ATTEMPTS
     back_off: Callable[[], BackOff] = BackOff
+    starting: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a query starts its sources. Spark gives each of their Python processes ten seconds,
+    which all stages at once can miss on a busy machine, again and again."""
     _listeners: list[tuple[SparkSession, QueryNotes]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -208,7 +211,9 @@ class StageWatch(threading.Thread):
         notes = listener.expect(query_name)
         gate = BatchGate(built.write_batch, notes.qsize)
         _use_pool(session, name)
-        query = self._start(built, gate, query_name)
+        with self._around.starting:
+            query = self._start(built, gate, query_name)
+            self._await_sources(query)
         self._back_off.started(time.monotonic())
         self._board.enter(name, Phase.running)
         try:
@@ -238,6 +243,12 @@ class StageWatch(threading.Thread):
             .option("checkpointLocation", self._folder.spark_checkpoint)
             .start()
         )
+
+    def _await_sources(self, query: StreamingQuery) -> None:
+        until = time.monotonic() + GRACE
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            if time.monotonic() > until or self._stop_request.wait(0.02):
+                return
 
     def _follow(
         self, query: StreamingQuery, built: BuiltStage, gate: BatchGate, notes: SimpleQueue[Note]

@@ -41,6 +41,7 @@ ARCHIVE = "ottla.archive"
 
 CONNECTORS = ("ottla", "kafka")
 
+_FAST_PYTHON = Path(__file__).parent / "python_launcher" / "python"
 _QUIET = Path(__file__).parent / "log4j2.properties"
 _GIGABYTE = 1 << 30
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -75,7 +76,8 @@ def spark_session(
     with _launching, _interrupts_kept():
         if master and master.startswith("sc://"):
             return _connected(app, master, given)
-        _take_python(given)
+        ours = "PYSPARK_GATEWAY_PORT" not in os.environ
+        _take_python(given, fast=ours and (master or "local").startswith("local"))
         if connector == "kafka":
             given["spark.jars"] = ",".join(filter(None, [given.get("spark.jars"), _kafka_jars()]))
         if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -182,13 +184,18 @@ def _connected(app: str, url: str, settings: Mapping[str, str]) -> SparkSession:
     return _session({**ours, **settings})
 
 
-def _take_python(given: Mapping[str, str]) -> None:
-    """Let Spark's workers run this Python or the one named for them, not some `python3` of the PATH."""
-    named = given.get("spark.pyspark.python")
-    if named:
+def _take_python(given: Mapping[str, str], *, fast: bool) -> None:
+    """Let Spark's workers run this Python or the one named for them, not some `python3` of the PATH.
+
+    `fast` for workers that a JVM of ours starts: they go through a launcher that makes their start cheap.
+    """
+    named = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if named and named != str(_FAST_PYTHON):
         os.environ["PYSPARK_PYTHON"] = named
+    elif fast:
+        os.environ.update(PYSPARK_PYTHON=str(_FAST_PYTHON), OTTLA_PYTHON=sys.executable)
     else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
 def _defaults(master: str) -> dict[str, str]:
