@@ -151,10 +151,13 @@ def idle_cpu(connector: Connector, topic: str, seconds: float) -> float:
     query = _start_idle(connector, topic)
     try:
         time.sleep(3)  # what starting left behind
-        pids = _spark_processes(connector.spark)
-        before, began = sum(map(cpu_seconds, pids)), time.monotonic()
+        before = {pid: cpu_seconds(pid) for pid in _spark_processes(connector.spark)}
+        began = time.monotonic()
         time.sleep(seconds)
-        return (sum(map(cpu_seconds, pids)) - before) / (time.monotonic() - began) * 100
+        # Workers that have had nothing to do for a minute are ended by Spark meanwhile; new ones count whole.
+        now = {pid: cpu_seconds(pid) for pid in _spark_processes(connector.spark)}
+        used = sum(total - before.get(pid, 0.0) for pid, total in now.items())
+        return used / (time.monotonic() - began) * 100
     finally:
         query.stop()
 
