@@ -132,9 +132,6 @@ class BuiltStage:
             owner = spark if self.frame is None else self.frame.sparkSession
             self._letters.deliver(spark, batch_id, seen_in_batch(owner, query_id))
 
-    def after_batch(self, progress: Any) -> None:
-        """Called with Spark's report of a batch that is committed; by then all is done, dead letters too."""
-
     def _write(
         self, frame: DataFrame, number: int, output: Topic | Lake, query_id: str | None, batch_id: int
     ) -> None:

@@ -1,7 +1,7 @@
 """One thread per stage that keeps its query alive.
 
 A stage lives like this: it waits for the topics it reads, is started, and runs; its batches are put on the
-board and what follows them (dead letters) is done. When it fails, the reason goes on the board and into the
+board. When it fails, the reason goes on the board and into the
 log file in its folder, and after a pause that grows it is started again. The other stages have threads of
 their own and take no notice. It ends when it was asked to, between two batches, or, with `once`, when it has
 read all that was there at its start; then failures are counted, and after a few in a row the stage has
@@ -217,7 +217,7 @@ class StageWatch(threading.Thread):
         self._back_off.started(time.monotonic())
         self._board.enter(name, Phase.running)
         try:
-            return self._follow(query, built, gate, notes)
+            return self._follow(query, gate, notes)
         finally:
             if query.isActive:
                 query.stop()
@@ -251,7 +251,7 @@ class StageWatch(threading.Thread):
                 return
 
     def _follow(
-        self, query: StreamingQuery, built: BuiltStage, gate: BatchGate, notes: SimpleQueue[Note]
+        self, query: StreamingQuery, gate: BatchGate, notes: SimpleQueue[Note]
     ) -> BaseException | str | None:
         name = self.stage.name
         last_done = -1
@@ -264,7 +264,6 @@ class StageWatch(threading.Thread):
                 batch = read_batch(note.progress)
                 last_done = max(last_done, batch.number)
                 self._board.batch_done(name, batch)
-                built.after_batch(note.progress)
             elif isinstance(note, Ended):
                 return None if gate.turned_away else self._outcome(query, gate, note.error)
             elif not query.isActive:
