@@ -17,16 +17,20 @@ import errno
 import fcntl
 import os
 import shutil
+from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
 
 TEMPORARY_SUFFIX = ".tmp"
 _temporary_names = count(1)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
 
 class File(Protocol):
@@ -45,6 +49,12 @@ class File(Protocol):
 
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         """Fill `buffer` from `position` on; the number of bytes read."""
+
+    def reserve(self, position: int, size: int) -> None:
+        """Set room aside on the disk for bytes to come. The size stays; `truncate` gives back what is unused.
+
+        OSError when there is no room, or on a disk that cannot do it.
+        """
 
     def truncate(self, size: int) -> None: ...
 
@@ -122,6 +132,24 @@ class Disk(Protocol):
         """Bytes of the file system that holds `folder`: in all, and still free."""
 
 
+@cache
+def _fallocate() -> Callable[[int, int, int, int], None]:
+    """fallocate(2) of Linux, which Python offers only in a form that makes the file longer."""
+    import ctypes  # noqa: PLC0415 - takes a while to load, and small logs never need it
+
+    def check(result: int, *_: object) -> None:
+        if result != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if function is None:
+        raise OSError(errno.ENOSYS, "no fallocate here")
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    function.restype = check
+    return cast("Callable[[int, int, int, int], None]", function)
+
+
 class RealFile:
     """A file of the operating system."""
 
@@ -169,6 +197,9 @@ class RealFile:
                 break
             done += more
         return done
+
+    def reserve(self, position: int, size: int) -> None:
+        _fallocate()(self._fd, _KEEP_SIZE, position, size)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 _TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers each, on every partition in use
 _TAIL_SHORTEST = 64
 _MAX_RELATIVE_OFFSET = 2**31 - 1
+_RESERVES_FROM = 16 * 1024 * 1024  # a segment of this size goes on growing, and has room set aside for it
+_RESERVED_AHEAD = 4 * 1024 * 1024
 REBUILD_INTERVAL = 4096  # of an index that turns out to be damaged when it is first used
 
 
@@ -76,6 +78,7 @@ class Segment:
         "_index",
         "_open_segments",
         "_remains",
+        "_reserved",
         "_since_index",
         "_suffix",
         "_tail_last",
@@ -111,6 +114,7 @@ class Segment:
         self._time_index: TimeIndex | None = None
         self._since_index = 0
         self._remains = False  # a failed write left bytes behind `size` that could not be cut off yet
+        self._reserved = 0  # up to here the disk was asked to set room aside
         self._tail_start = -1
         self._tail_last: array[int] | None = None
         self._tail_positions: array[int] | None = None
@@ -372,6 +376,7 @@ class Segment:
     def seal(self) -> None:
         """The segment will not be written to any more."""
         self.write_indexes(finish=True)
+        self.give_back_room()
         self.sealed = True
         self._time_index = None
         self._tail_last = self._tail_positions = None
@@ -416,6 +421,8 @@ class Segment:
         if file is None:
             file = self.file
         start = self.size
+        if start >= _RESERVES_FROM and start + len(data) > self._reserved:
+            self._reserve(file, start + len(data) + _RESERVED_AHEAD)
         try:
             file.write_at(start, data)
         except OSError:
@@ -445,14 +452,30 @@ class Segment:
         if self._remains:
             self.cut_remains()
 
+    def _reserve(self, file: File, end: int) -> None:
+        """Have the disk set room aside: a file system finds it for many blocks at once much more cheaply than
+        for each block that is written, which is a quarter of what a write costs on ext4."""
+        self._reserved = end  # also when it fails: tried once for each step, and a write tells what is wrong
+        try:
+            file.reserve(self.size, end - self.size)
+        except OSError as problem:
+            logger.debug("no room set aside for %s: %s", self.path, problem)
+
     def cut_remains(self) -> None:
-        """Cut off what a failed write left. When the disk refuses that too, the next append tries again:
-        until then the bytes lie behind the end of the log, where nobody reads, and are overwritten."""
+        """Cut off what a failed write left, and room set aside. When the disk refuses that too, the next append
+        tries again: until then the bytes lie behind the end of the log, where nobody reads, and are
+        overwritten."""
         try:
             self.file.truncate(self.size)
         except OSError:
             return
         self._remains = False
+        self._reserved = 0
+
+    def give_back_room(self) -> None:
+        """Nothing more is going to be written: what was set aside for it is free for others."""
+        if self._reserved:
+            self.cut_remains()
 
     def truncate(self, position: int) -> None:
         """Cut the segment at a batch that begins at `position`; the segment is active afterwards."""
@@ -465,6 +488,7 @@ class Segment:
             end_offset = header[0] + header[6] + 1
         self.file.truncate(position)
         self.size = position
+        self._reserved = 0
         self._tail_last = self._tail_positions = None
         self.keep_indexes_to(position, end_offset)
         self.write_indexes()

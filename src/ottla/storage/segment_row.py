@@ -246,6 +246,8 @@ class SegmentRow:
 
     def let_go(self) -> None:
         """Close all files; the row stays as it is."""
+        if self.segments:
+            self.segments[-1].give_back_room()
         for segment in self.segments:
             self._open_segments.forget(segment)
 

@@ -76,6 +76,9 @@ class MemoryFile:
         buffer[: len(part)] = part
         return len(part)
 
+    def reserve(self, position: int, size: int) -> None:
+        """Memory needs no room set aside."""
+
     def truncate(self, size: int) -> None:
         content = self._node.data
         if size <= len(content):
@@ -269,7 +272,10 @@ class FaultyDisk:
         self.before_write: Callable[[Path], None] | None = None
 
     def fail(self, operation: str, code: int = errno.EIO, *, name: str = "") -> None:
-        """Let `write`, `truncate`, `sync`, `open`, `rename` or `read` fail, on paths that contain `name`."""
+        """Let an operation fail on paths that contain `name`.
+
+        Operations: `write`, `reserve`, `truncate`, `sync`, `open`, `rename`, `read`.
+        """
         self._faults[operation] = (code, name)
 
     def heal(self) -> None:
@@ -392,6 +398,12 @@ class _FaultyFile:
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         self._faults.check("read", self.path)
         return self._file.read_into(position, buffer)
+
+    def reserve(self, position: int, size: int) -> None:
+        self._faults.check("reserve", self.path)
+        if self._faults.room is not None and self._faults.room < position + size - self._file.size:
+            raise self._faults.full(self.path)
+        self._file.reserve(position, size)
 
     def truncate(self, size: int) -> None:
         self._faults.check("truncate", self.path)
