@@ -35,8 +35,8 @@ Dispatch = Callable[[Connection, memoryview], "Parts | Pending | None"]
 def _without_pacing(sock: socket.socket) -> None:
     """For a client on this machine: send what there is at once.
 
-    Where the machine's default is BBR the kernel spreads every answer over time by a timer, so as not to flood
-    a network. Here there is none, and the timers made a fetch cost up to twice the processor time.
+    Where the machine's default is BBR, the kernel spreads every answer over time by a timer, so as not to
+    flood a network. Here there is none, and the timers made a fetch cost up to twice the processor time.
     """
     option = getattr(socket, "TCP_CONGESTION", None)  # of Linux
     if option is not None:

@@ -109,7 +109,7 @@ log.index.interval.bytes              INT     4096         >=0   cluster-wide
 log.segment.delete.delay.ms           LONG    60000        >=0   cluster-wide high
     How long a deleted segment stays on disk, for readers that are still busy with it.
 log.preallocate                       BOOLEAN false        -     cluster-wide unused
-    Reserve a new segment's whole size on disk. Without effect: today's file systems gain nothing from it.
+    Reserve a new segment's whole size on disk. Without effect: room is set aside as a segment grows.
 
 log.dir.min.free.bytes                LONG    -1           >=-1  cluster-wide
     Bytes of the disk that producers may not fill, so that the broker can still work; they are refused until there

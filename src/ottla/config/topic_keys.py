@@ -51,7 +51,7 @@ index.interval.bytes            INT     4096        >=0
     Bytes of log between two entries of the offset index: fewer find records faster, more save space.
 preallocate                     BOOLEAN false       -            unused
     <- log.preallocate
-    Reserve a new segment's whole size on disk. Without effect: today's file systems gain nothing from it.
+    Reserve a new segment's whole size on disk. Without effect: room is set aside as a segment grows.
 internal.segment.bytes          INT     null        >=1          internal
     Segment size below what segment.bytes allows, for tests; it counts instead of segment.bytes.
 

@@ -135,7 +135,7 @@ class Disk(Protocol):
 @cache
 def _fallocate() -> Callable[[int, int, int, int], None]:
     """fallocate(2) of Linux, which Python offers only in a form that makes the file longer."""
-    import ctypes  # noqa: PLC0415 - takes a while to load, and small logs never need it
+    import ctypes
 
     def check(result: int, *_: object) -> None:
         if result != 0:

@@ -462,8 +462,8 @@ class Segment:
             logger.debug("no room set aside for %s: %s", self.path, problem)
 
     def cut_remains(self) -> None:
-        """Cut off what a failed write left, and room set aside. When the disk refuses that too, the next append
-        tries again: until then the bytes lie behind the end of the log, where nobody reads, and are
+        """Cut off what a failed write left, and room set aside. When the disk refuses that too, the next
+        append tries again: until then the bytes lie behind the end of the log, where nobody reads, and are
         overwritten."""
         try:
             self.file.truncate(self.size)
