@@ -1,19 +1,29 @@
 """The measurements: what is done to each side, in which order, and which figure is taken.
 
-Every measurement runs one whole round that is thrown away (the JVM compiles, Python's caches fill, files and
-connections have been seen once), then rounds that count, with the sides taking turns and the order turned
-round each time, so that a slow minute of the machine hits both. The figure is the median over the rounds.
+A measurement is a pass: so many records produced and consumed, so many requests. A JVM goes on getting faster
+for a long time, so how warm it is decides what it costs. Two states are measured:
+
+* second passes: fresh brokers, one whole pass thrown away (the JVM compiles, Python's caches fill, files and
+  connections have been seen once), the next one counts; again with fresh brokers, as often as there are
+  rounds. This is what the budgets are for.
+* late passes: one pair of brokers that goes through everything, each pass after one that is thrown away.
+
+Both brokers run all the time and take turns, the order turned round each time, so that a slow minute of the
+machine hits both. A figure is the median over the rounds.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +32,11 @@ from bench.processes import MachineTime, cpu_seconds, memory_mb, touch_page_cach
 from bench.sides import Side, topic_on
 
 _ROOT = Path(__file__).resolve().parent.parent
+_STEADY_AFTER = 40_000  # single requests after which the JVM's figures for them stand still
+
+Start = Callable[[Path], AbstractContextManager[Side]]
+Pass = Callable[[Side], dict[str, float]]
+"""Do something to a broker once, and say what was measured."""
 
 
 @dataclass(frozen=True)
@@ -59,33 +74,171 @@ class Noise:
 
 @dataclass
 class Bench:
-    """The sides and how thoroughly they are measured; `results[side][measure]` is a list, one per round."""
+    """How to start the sides and how thoroughly they are measured.
 
-    sides: list[Side]
+    `results[side][measure]` is a list, one figure per round; late passes have "late " before the measure.
+    """
+
+    starts: Mapping[str, Start]
     folder: Path
     rounds: int
     scale: float
     noise: Noise = field(default_factory=Noise)
     results: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    _topics: int = 0
+    _sides: list[Side] = field(default_factory=list)
+    _names: Iterator[int] = field(default_factory=count)
 
-    def note(self, side: Side, measure: str, value: float) -> None:
-        self.results.setdefault(side.name, {}).setdefault(measure, []).append(value)
+    def note(self, side: str, measure: str, value: float) -> None:
+        self.results.setdefault(side, {}).setdefault(measure, []).append(value)
 
     def figure(self, side: str, measure: str) -> float | None:
         values = self.results.get(side, {}).get(measure)
         return median(values) if values else None
 
-    def _turns(self) -> list[tuple[bool, Side]]:
-        turns: list[tuple[bool, Side]] = []
-        for turn in range(self.rounds + 1):
-            order = self.sides if turn % 2 == 0 else self.sides[::-1]
-            turns += [(turn > 0, side) for side in order]
-        return turns
+    # -- brokers and turns --------------------------------------------------------------------------------
+
+    @contextmanager
+    def brokers(self) -> Iterator[None]:
+        """One broker of each side, with nothing in it."""
+        with ExitStack() as running:
+            for name, start in self.starts.items():
+                data = self.folder / f"{name}-{next(self._names)}"
+                running.callback(shutil.rmtree, data, ignore_errors=True)
+                self._sides.append(running.enter_context(start(data)))
+            try:
+                yield
+                self._note_memory()
+            finally:
+                self._sides.clear()
+
+    def start_up(self, times: int) -> None:
+        """Seconds from the command until ApiVersions is answered, each time in a fresh data folder."""
+        for attempt in range(times + 1):
+            with self.brokers():
+                if attempt:  # the first one reads programs and libraries from the disk
+                    for side in self._sides:
+                        self.note(side.name, "start-up", side.start_seconds)
+
+    def second_passes(self, measure: Pass) -> None:
+        for attempt in range(self.rounds):
+            with self.brokers():
+                self._turn(attempt, measure, None)
+                self._turn(attempt + 1, measure, "")
+
+    def late_passes(self, measure: Pass) -> None:
+        """To be called within `brokers()`."""
+        for attempt in range(self.rounds + 1):
+            self._turn(attempt, measure, "late " if attempt else None)
+
+    def _turn(self, number: int, measure: Pass, prefix: str | None) -> None:
+        """One pass on each side; without a prefix its figures are thrown away."""
+        for side in self._sides if number % 2 == 0 else self._sides[::-1]:
+            for name, value in measure(side).items():
+                if prefix is not None:
+                    self.note(side.name, prefix + name, value)
+
+    def _note_memory(self) -> None:
+        """The most memory each broker had in all that was done to it."""
+        for side in self._sides:
+            self.note(side.name, "loaded memory", memory_mb(side.pid, "VmHWM"))
+
+    def most(self, side: str, measure: str) -> float | None:
+        return max(self.results.get(side, {}).get(measure, []), default=None)
+
+    # -- passes -------------------------------------------------------------------------------------------
+
+    def bulk(self, case: Bulk) -> Pass:
+        """Produce and consume one case; CPU seconds per GB, MB/s and records/s of both."""
+        records = max(10, int(case.megabytes * self.scale * 1e6 / case.size))
+        total = records * case.size
+
+        def one_pass(side: Side) -> dict[str, float]:
+            figures: dict[str, float] = {}
+            with topic_on(side, self._topic_name()) as topic:
+                touch_page_cache(self.folder, total + total // 4)
+                for role, config in (("produce", case.config), ("consume", {})):
+                    result = self._client(
+                        role,
+                        bootstrap=side.bootstrap,
+                        pid=side.pid,
+                        topic=topic,
+                        size=case.size,
+                        count=records,
+                        config=config,
+                    )
+                    key = f"{role} {case.name}"
+                    figures[f"{key} cpu"] = result["cpu"] / (total / 1e9)
+                    figures[f"{key} user"] = result["user"] / (total / 1e9)
+                    figures[f"{key} MB/s"] = total / 1e6 / result["seconds"]
+                    figures[f"{key} records/s"] = records / result["seconds"]
+            return figures
+
+        return one_pass
+
+    def single(self, side: Side, requests: int | None = None) -> dict[str, float]:
+        """Single-record requests with acks=all, one at a time on one connection."""
+        requests = requests or int(5000 * max(self.scale, 0.4))
+        with topic_on(side, self._topic_name()) as topic:
+            result = self._client(
+                "single", port=side.port, pid=side.pid, topic=topic, size=100, count=requests
+            )
+        times = sorted(result["times"])
+        shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+        figures = {f"single {name}": _quantile(times, share) / 1e3 for name, share in shares.items()}
+        return figures | {"single cpu": result["cpu"] / requests * 1e6}
+
+    def many_singles(self) -> None:
+        """As many single requests as it takes until a JVM gets no faster at them; nothing is noted."""
+        self._turn(0, lambda side: self.single(side, _STEADY_AFTER), None)
+
+    def end_to_end(self, side: Side, rate: int = 500) -> dict[str, float]:
+        """From the send of a record until a consumer that waits in a long poll has it."""
+        records = int(10 * rate * max(self.scale, 0.4))
+        with topic_on(side, self._topic_name()) as topic:
+            # One record in front, by which the producer learns the offset.
+            consumer = _start_client(
+                "waiting", {"port": side.port, "topic": topic, "start": 0, "count": records + 1}
+            )
+            try:
+                if consumer.stdout is None or consumer.stdout.readline() != b"ready\n":
+                    raise RuntimeError("the waiting consumer did not start")
+                sent = self._client(
+                    "paced",
+                    port=side.port,
+                    pid=side.pid,
+                    topic=topic,
+                    size=100,
+                    count=records,
+                    rate=rate,
+                )
+                arrived = _finish_client(consumer)["arrived"][sent["first"] :]
+            finally:
+                if consumer.poll() is None:
+                    consumer.kill()
+                    consumer.wait()
+        delays = sorted(a - s for s, a in zip(sent["sent"], arrived, strict=True))
+        return {
+            "end-to-end p50": _quantile(delays, 0.5) / 1e3,
+            "end-to-end p99": _quantile(delays, 0.99) / 1e3,
+            "end-to-end cpu": sent["cpu"] / records * 1e6,
+        }
+
+    def idle(self, settle: float, seconds: float) -> None:
+        """CPU and memory of brokers nobody talks to, all at the same time."""
+        with self.brokers():
+            time.sleep(settle)
+            before = [(side, cpu_seconds(side.pid)) for side in self._sides]
+            began = time.monotonic()
+            time.sleep(seconds)
+            for side, cpu in before:
+                used = (cpu_seconds(side.pid) - cpu) / (time.monotonic() - began)
+                self.note(side.name, "idle cpu", used * 100)
+                self.note(side.name, "idle memory", memory_mb(side.pid))
+
+    # -- clients ------------------------------------------------------------------------------------------
 
     def _topic_name(self) -> str:
-        self._topics += 1
-        return f"bench-{self._topics}"
+        return f"bench-{next(self._names)}"
 
     def _client(self, role: str, **spec: Any) -> Any:
         before, used = MachineTime.now(), self._known_cpu()
@@ -101,103 +254,7 @@ class Bench:
     def _known_cpu(self) -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = children.ru_utime + children.ru_stime + time.process_time()
-        return own + sum(cpu_seconds(side.pid) for side in self.sides)
-
-    def bulk(self, case: Bulk) -> None:
-        """Produce and consume one case; CPU seconds per GB, MB/s and records/s of both."""
-        count = max(10, int(case.megabytes * self.scale * 1e6 / case.size))
-        total = count * case.size
-        for counts, side in self._turns():
-            with topic_on(side, self._topic_name()) as topic:
-                touch_page_cache(self.folder, total + total // 4)
-                for role, config in (("produce", case.config), ("consume", {})):
-                    result = self._client(
-                        role,
-                        bootstrap=side.bootstrap,
-                        pid=side.pid,
-                        topic=topic,
-                        size=case.size,
-                        count=count,
-                        config=config,
-                    )
-                    if counts:
-                        key = f"{role} {case.name}"
-                        self.note(side, f"{key} cpu", result["cpu"] / (total / 1e9))
-                        self.note(side, f"{key} user", result["user"] / (total / 1e9))
-                        self.note(side, f"{key} MB/s", total / 1e6 / result["seconds"])
-                        self.note(side, f"{key} records/s", count / result["seconds"])
-
-    def single(self, measure: str = "single", warm_up: int = 0) -> None:
-        """Single-record requests with acks=all, one at a time on one connection.
-
-        The thrown-away round is as long as the others, or of `warm_up` requests: the JVM goes on getting
-        faster for some 30,000 requests, so both states are worth knowing.
-        """
-        count = int(5000 * max(self.scale, 0.4))
-        with ExitStack() as topics:
-            names = {s.name: topics.enter_context(topic_on(s, self._topic_name())) for s in self.sides}
-            for counts, side in self._turns():
-                requests = count if counts else max(warm_up, count)
-                result = self._client(
-                    "single", port=side.port, pid=side.pid, topic=names[side.name], size=100, count=requests
-                )
-                if counts:
-                    times = sorted(result["times"])
-                    for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
-                        self.note(side, f"{measure} {name}", _quantile(times, share) / 1e3)
-                    self.note(side, f"{measure} cpu", result["cpu"] / requests * 1e6)
-
-    def end_to_end(self, rate: int = 500) -> None:
-        """From the send of a record until a consumer that waits in a long poll has it."""
-        count = int(10 * rate * max(self.scale, 0.4))
-        with ExitStack() as topics:
-            names = {s.name: topics.enter_context(topic_on(s, self._topic_name())) for s in self.sides}
-            position = dict.fromkeys(names, 0)
-            for counts, side in self._turns():
-                # One record in front, by which the producer learns the offset.
-                start = position[side.name]
-                consumer = _start_client(
-                    "waiting",
-                    {"port": side.port, "topic": names[side.name], "start": start, "count": count + 1},
-                )
-                try:
-                    if consumer.stdout is None or consumer.stdout.readline() != b"ready\n":
-                        raise RuntimeError("the waiting consumer did not start")
-                    sent = self._client(
-                        "paced",
-                        port=side.port,
-                        pid=side.pid,
-                        topic=names[side.name],
-                        size=100,
-                        count=count,
-                        rate=rate,
-                    )
-                    arrived = _finish_client(consumer)["arrived"][sent["first"] - start :]
-                finally:
-                    if consumer.poll() is None:
-                        consumer.kill()
-                        consumer.wait()
-                position[side.name] = sent["first"] + count
-                if counts:
-                    delays = sorted(a - s for s, a in zip(sent["sent"], arrived, strict=True))
-                    for name, share in (("p50", 0.5), ("p99", 0.99)):
-                        self.note(side, f"end-to-end {name}", _quantile(delays, share) / 1e3)
-                    self.note(side, "end-to-end cpu", sent["cpu"] / count * 1e6)
-
-    def idle(self, settle: float, seconds: float) -> None:
-        """CPU and memory of brokers nobody talks to, all at the same time."""
-        time.sleep(settle)
-        before = [(side, cpu_seconds(side.pid)) for side in self.sides]
-        began = time.monotonic()
-        time.sleep(seconds)
-        for side, cpu in before:
-            self.note(side, "idle cpu", (cpu_seconds(side.pid) - cpu) / (time.monotonic() - began) * 100)
-            self.note(side, "idle memory", memory_mb(side.pid))
-
-    def loaded_memory(self) -> None:
-        """The most memory each broker had in all that was done to it."""
-        for side in self.sides:
-            self.note(side, "loaded memory", memory_mb(side.pid, "VmHWM"))
+        return own + sum(cpu_seconds(side.pid) for side in self._sides)
 
 
 def _start_client(role: str, spec: dict[str, Any]) -> subprocess.Popen[bytes]:

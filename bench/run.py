@@ -16,14 +16,11 @@ import compileall
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,13 +31,11 @@ from confluent_kafka import KafkaException
 
 import ottla
 from bench import cleaner, groups
-from bench.measure import BULKS, Bench
+from bench.measure import BULKS, Bench, Pass, Start
 from bench.peers.kafka import VERSION, classpath
 from bench.peers.maven import PeerMissing
-from bench.sides import Side, kafka_side, ottla_command, ottla_side
+from bench.sides import kafka_side, ottla_command, ottla_side
 from bench.table import Line, lines, render
-
-Start = Callable[[Path], AbstractContextManager[Side]]
 
 MEASURES = [
     "start-up",
@@ -71,19 +66,6 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def _start_up(starts: dict[str, Start], folder: Path, times: int) -> dict[str, list[float]]:
-    """Seconds from the command until ApiVersions is answered, each time in a fresh data folder."""
-    seconds: dict[str, list[float]] = {name: [] for name in starts}
-    for attempt in range(times + 1):
-        for name, start in starts.items():
-            data = folder / f"{name}-start-{attempt}"
-            with start(data) as side:
-                if attempt:  # the first one reads programs and libraries from the disk
-                    seconds[name].append(side.start_seconds)
-            shutil.rmtree(data)
-    return seconds
-
-
 def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line], tuple[str, str]]:
     ours, theirs = "Ottla", f"Kafka {VERSION}"
     starts: dict[str, Start] = {}
@@ -98,34 +80,30 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line],
         starts[theirs] = lambda data: kafka_side(data, theirs)
     wanted = set(arguments.only or MEASURES)
     quick = arguments.quick
-    with ExitStack() as running:
-        seconds: dict[str, list[float]] = {}
-        if "start-up" in wanted:
-            _say("start-up")
-            seconds = _start_up(starts, folder, 2 if quick else 3)
-        sides = [running.enter_context(start(folder / name)) for name, start in starts.items()]
-        bench = Bench(sides, folder, rounds=2 if quick else 3, scale=0.25 if quick else 1.0)
-        for name, values in seconds.items():
-            bench.results.setdefault(name, {})["start-up"] = values
-        if "idle" in wanted:
-            _say("idle")
-            bench.idle(settle=3 if quick else 8, seconds=4 if quick else 10)
-        if "single" in wanted:
-            _say("single-record requests")
-            bench.single()
-        if "end-to-end" in wanted:
-            _say("end to end")
-            bench.end_to_end()
-        for bulk in BULKS:
-            if f"bulk-{bulk.name}" in wanted:
-                _say(f"produce and consume, {bulk.title}")
-                bench.bulk(bulk)
-        if "single" in wanted and not quick:
-            _say("single-record requests, after many of them")
-            bench.single("steady", warm_up=40_000)
-        if any(name.startswith("bulk-") for name in wanted):
-            bench.loaded_memory()
-    table = lines(bench.figure, ours, theirs)
+    bench = Bench(starts, folder, rounds=2 if quick else 3, scale=0.25 if quick else 1.0)
+    if "start-up" in wanted:
+        _say("start-up")
+        bench.start_up(2 if quick else 3)
+    if "idle" in wanted:
+        _say("idle")
+        bench.idle(settle=3 if quick else 8, seconds=4 if quick else 10)
+    passes: dict[str, Pass] = {
+        "single": bench.single,
+        **{f"bulk-{bulk.name}": bench.bulk(bulk) for bulk in BULKS},
+        "end-to-end": bench.end_to_end,
+    }
+    passes = {name: measure for name, measure in passes.items() if name in wanted}
+    for name, measure in passes.items():
+        _say(f"{name}, second passes of fresh brokers")
+        bench.second_passes(measure)
+    if passes and not quick:
+        with bench.brokers():
+            if "single" in wanted:
+                bench.many_singles()
+            for name, measure in passes.items():
+                _say(f"{name}, late passes")
+                bench.late_passes(measure)
+    table = lines(bench, ours, theirs)
     if "cleaner" in wanted and not arguments.calibrate:
         load = cleaner.Load(300, 700_000, 500, 5) if quick else cleaner.Load()
         table += cleaner.measure(load, folder, with_kafka=not arguments.without_kafka, say=_say)
@@ -147,7 +125,7 @@ def _conditions(bench: Bench, seconds: float, quick: bool) -> str:
     shares, steal = bench.noise.shares or [0.0], bench.noise.steal or [0.0]
     return (
         f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
-        f"{'quick' if quick else 'whole'} run of {seconds:.0f} s, median of {bench.rounds} rounds. "
+        f"{'quick' if quick else 'whole'} run of {seconds:.0f} s, medians of {bench.rounds} rounds. "
         f"While measuring, other programs and the kernel's own threads used {sum(shares) / len(shares):.2f} "
         f"cores (at most {max(shares):.2f}) and the hypervisor took {sum(steal) / len(steal):.2f}."
     )

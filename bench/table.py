@@ -2,17 +2,16 @@
 
 The budgets are ratios to Apache Kafka in the same run, so they hold on any machine. A line without a budget
 is there to be read. For CPU per GB produced the budget is on the mean of the four ratios; for CPU per GB
-consumed it is asked of each line.
+consumed it is asked of each line. Lines that begin with dots are late passes (bench.measure says of what).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
-from bench.measure import BULKS
+from bench.measure import BULKS, Bench
 
 
 @dataclass(frozen=True)
@@ -46,42 +45,50 @@ class Line:
         return asdict(self) | {"ratio": self.ratio, "verdict": self.verdict}
 
 
-Figure = Callable[[str, str], float | None]
-
-
-def lines(figure: Figure, ours: str, theirs: str) -> list[Line]:
-    """All lines for which at least our side has a figure."""
+def lines(bench: Bench, ours: str, theirs: str) -> list[Line]:
+    """All lines for which at least our side has a figure: second passes first, then what is not judged."""
 
     def line(title: str, unit: str, measure: str, budget: float | None = None) -> Line:
-        return Line(title, unit, figure(ours, measure), figure(theirs, measure), budget)
+        return Line(title, unit, bench.figure(ours, measure), bench.figure(theirs, measure), budget)
 
-    out: list[Line] = []
-    for role, each, all_four in (("produce", None, 0.4), ("consume", 0.8, 0.8)):
-        per_gb = [line(f"CPU to {role}, {b.title}", "s/GB", f"{role} {b.name} cpu", each) for b in BULKS]
-        out += per_gb
-        ratios = [ratio for one in per_gb if (ratio := one.ratio) is not None]
-        if len(ratios) == len(per_gb):
-            title = f"CPU to {role}, mean of the ratios"
-            out.append(Line(title, "", None, None, all_four, mean(ratios)))
+    def per_gb(late: str, budgets: dict[str, tuple[float | None, float | None]]) -> list[Line]:
+        found: list[Line] = []
+        for role, (each, all_four) in budgets.items():
+            title = f"CPU to {role}, " if not late else f"... CPU to {role}, "
+            four = [line(title + b.title, "s/GB", f"{late}{role} {b.name} cpu", each) for b in BULKS]
+            ratios = [ratio for one in four if (ratio := one.ratio) is not None]
+            found += four
+            if len(ratios) == len(four):
+                found.append(Line(title + "mean of the ratios", "", None, None, all_four, mean(ratios)))
+        return found
+
+    out = per_gb("", {"produce": (None, 0.4), "consume": (0.8, 0.8)})
     for role in ("produce", "consume"):
         for b in BULKS:
             out.append(line(f"{role}, {b.title}", "MB/s", f"{role} {b.name} MB/s"))
             out.append(line(f"{role}, {b.title}", "records/s", f"{role} {b.name} records/s"))
+    memory = "loaded memory"
     out += [
         line("Single record, acks=all, p50", "us", "single p50", 1.0),
         line("Single record, acks=all, p99", "us", "single p99", 0.5),
         line("Single record, acks=all, p999", "us", "single p999"),
         line("Single record, CPU per request", "us", "single cpu", 0.5),
-        line("... after 40,000 requests, p50", "us", "steady p50"),
-        line("... after 40,000 requests, p99", "us", "steady p99"),
-        line("... after 40,000 requests, CPU per request", "us", "steady cpu"),
         line("End to end at 500/s, p50", "us", "end-to-end p50", 0.8),
         line("End to end at 500/s, p99", "us", "end-to-end p99", 0.5),
         line("End to end at 500/s, CPU per record", "us", "end-to-end cpu"),
         line("Start-up", "s", "start-up", 0.15),
         line("Idle memory", "MB", "idle memory", 0.15),
-        line("Loaded memory (highest)", "MB", "loaded memory", 0.12),
+        Line("Loaded memory (highest)", "MB", bench.most(ours, memory), bench.most(theirs, memory), 0.12),
         line("Idle CPU", "%", "idle cpu", 0.2),
+    ]
+    out += per_gb("late ", {"produce": (None, None), "consume": (None, None)})
+    out += [
+        line("... single record, p50", "us", "late single p50"),
+        line("... single record, p99", "us", "late single p99"),
+        line("... single record, CPU per request", "us", "late single cpu"),
+        line("... end to end, p50", "us", "late end-to-end p50"),
+        line("... end to end, p99", "us", "late end-to-end p99"),
+        line("... end to end, CPU per record", "us", "late end-to-end cpu"),
     ]
     return [one for one in out if one.ours is not None or one.given_ratio is not None]
 
