@@ -3,7 +3,7 @@
 
     python -m bench [--quick] [--only NAME]... [--json FILE] [--without-kafka | --calibrate] [--data DIR]
 
-The whole run takes about a quarter of an hour, `--quick` about four minutes. `--calibrate` puts Kafka on both
+The whole run takes about 25 minutes, `--quick` (no late passes) about seven. `--calibrate` puts Kafka on both
 sides: every ratio should then be 1, and how far it is from 1 is what this machine's noise is worth today.
 Exit code 1 when a budget is missed, 2 when something could not be measured. docs/benchmarks.md says what the
 lines mean.
