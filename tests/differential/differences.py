@@ -242,6 +242,15 @@ _CONFIGS = (
         ],
     ),
     Difference(
+        "Socket buffers are left to the operating system, which costs less; Kafka sets 100 KB.",
+        ["configs.a_broker"],
+        ["all"],
+        [
+            "results[0].configs.socket.receive.buffer.bytes.value",
+            "results[0].configs.socket.send.buffer.bytes.value",
+        ],
+    ),
+    Difference(
         "node.id has a default here, so that a broker starts without a configuration.",
         ["configs.a_broker"],
         ["with synonyms"],

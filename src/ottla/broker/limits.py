@@ -17,6 +17,8 @@ def limits_of(config: BrokerConfig) -> Limits:
         max_connections_per_address=config["max.connections.per.ip"],
         address_overrides=_overrides(config["max.connections.per.ip.overrides"]),
         request_memory=_or_endless(config["queued.max.request.bytes"]),
+        receive_buffer=config["socket.receive.buffer.bytes"],
+        send_buffer=config["socket.send.buffer.bytes"],
         idle_seconds=_or_endless(config["connections.max.idle.ms"]) / 1000,
     )
 

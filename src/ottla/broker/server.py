@@ -55,6 +55,9 @@ class Limits:
     max_connections_per_address: int = 10_000
     address_overrides: dict[str, int] = field(default_factory=dict)
     request_memory: int = 256 * 1024 * 1024
+    receive_buffer: int = -1
+    send_buffer: int = -1
+    """Of the kernel, for each connection; negative ones grow with need. Fixed once the server listens."""
     idle_seconds: float = 600.0
 
 
@@ -89,6 +92,7 @@ class Server:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._set_buffers(listener)
             listener.bind((host, port))
             listener.listen(backlog)
         except OSError:
@@ -100,6 +104,15 @@ class Server:
         self._listener = listener
         bound = listener.getsockname()
         return str(bound[0]), int(bound[1])
+
+    def _set_buffers(self, listener: socket.socket) -> None:
+        """Connections inherit them; set before a client comes, they also bound the window it is offered."""
+        for option, size in (
+            (socket.SO_RCVBUF, self._limits.receive_buffer),
+            (socket.SO_SNDBUF, self._limits.send_buffer),
+        ):
+            if size >= 0:
+                listener.setsockopt(socket.SOL_SOCKET, option, size)
 
     def serve(self) -> None:
         """Start to accept clients."""

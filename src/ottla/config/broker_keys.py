@@ -1,8 +1,8 @@
 """The keys of a broker that Ottla acts on, or will once the room they belong to is built (`unused` until then).
 
 Names, types and ranges are those of Apache Kafka 4.3, and so are the defaults but for these: `node.id` is 1,
-`log.dir` is a folder of the user's own, and limits that Kafka leaves open are finite. `rows` explains the
-notation.
+`log.dir` is a folder of the user's own, limits that Kafka leaves open are finite, and socket buffers are left to
+the operating system. `rows` explains the notation.
 """
 
 # ruff: noqa: E501
@@ -56,10 +56,10 @@ max.incremental.fetch.session.cache.slots  INT  1000       >=0
 # Sockets
 socket.listen.backlog.size            INT     50           >=1
     Connections the operating system holds while they wait to be accepted.
-socket.receive.buffer.bytes           INT     102400       -     high unused
-    Receive buffer (SO_RCVBUF) of client connections; -1 leaves it to the operating system.
-socket.send.buffer.bytes              INT     102400       -     high unused
-    Send buffer (SO_SNDBUF) of client connections; -1 leaves it to the operating system.
+socket.receive.buffer.bytes           INT     -1           -     high
+    Receive buffer (SO_RCVBUF) of client connections; -1 leaves it to the operating system, which lets it grow with need.
+socket.send.buffer.bytes              INT     -1           -     high
+    Send buffer (SO_SNDBUF) of client connections; -1 leaves it to the operating system, which lets it grow with need.
 
 # Topics
 auto.create.topics.enable             BOOLEAN true         -     high

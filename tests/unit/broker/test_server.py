@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from ottla.broker.server import Limits, Server
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="congestion control is chosen per socket on Linux only")
-def test_a_client_on_this_machine_is_answered_without_pacing(monkeypatch: pytest.MonkeyPatch) -> None:
+def options_of_a_connection(
+    monkeypatch: pytest.MonkeyPatch, limits: Limits, ask: Callable[[socket.socket], int | bytes]
+) -> int | bytes:
+    """What `ask` says of the server's end of a client's connection."""
     admitted: list[socket.socket] = []
     admit = Server._admit
 
@@ -22,19 +25,42 @@ def test_a_client_on_this_machine_is_answered_without_pacing(monkeypatch: pytest
 
     monkeypatch.setattr(Server, "_admit", admit_and_keep)
 
-    async def scenario() -> tuple[bytes, int]:
-        server = Server(lambda connection, frame: None, Limits())
+    async def scenario() -> int | bytes:
+        server = Server(lambda connection, frame: None, limits)
         _, port = server.listen("127.0.0.1", 0, 5)
         server.serve()
         with socket.create_connection(("127.0.0.1", port)):
             async with asyncio.timeout(5):
                 while not server.connections:
                     await asyncio.sleep(0)
-            control = admitted[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-            delay = admitted[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            answer = ask(admitted[0])
         server.abort()
-        return control, delay
+        return answer
 
-    control, delay = asyncio.run(scenario())
-    assert control.rstrip(b"\0") == b"reno"
-    assert delay
+    return asyncio.run(scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="congestion control is chosen per socket on Linux only")
+def test_a_client_on_this_machine_is_answered_without_pacing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def control(sock: socket.socket) -> bytes:
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+    assert options_of_a_connection(monkeypatch, Limits(), control) == b"reno"
+
+
+def test_small_answers_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_delay(sock: socket.socket) -> int:
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    assert options_of_a_connection(monkeypatch, Limits(), no_delay)
+
+
+@pytest.mark.parametrize("option", [socket.SO_RCVBUF, socket.SO_SNDBUF])
+def test_buffers_are_as_large_as_the_operator_says(monkeypatch: pytest.MonkeyPatch, option: int) -> None:
+    def size(sock: socket.socket) -> int:
+        return sock.getsockopt(socket.SOL_SOCKET, option)
+
+    limits = Limits(receive_buffer=6000, send_buffer=7000)
+    asked = 6000 if option == socket.SO_RCVBUF else 7000
+    assert asked <= options_of_a_connection(monkeypatch, limits, size) <= 2 * asked  # Linux doubles it
+    assert options_of_a_connection(monkeypatch, Limits(), size) > 2 * asked

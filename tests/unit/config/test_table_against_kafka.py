@@ -23,7 +23,15 @@ pytestmark = pytest.mark.slow
 
 DEFAULT = 5
 OWN_KEYS = {"log.dir.min.free.bytes", "max.decompressed.message.bytes", "max.partitions"}
-OWN_DEFAULTS = {"node.id", "log.dir", "max.connections", "max.connections.per.ip", "queued.max.request.bytes"}
+OWN_DEFAULTS = {
+    "node.id",
+    "log.dir",
+    "max.connections",
+    "max.connections.per.ip",
+    "queued.max.request.bytes",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+}
 
 
 @pytest.fixture(scope="module")
