@@ -5,8 +5,6 @@ On a small file system of its own where the test may mount one, and with a disk 
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from ottla.protocol.records import decode_batch
 from ottla.storage.files import Disk, RealDisk
 from ottla.testing.disk import FaultyDisk
 from raw_client import RawClient
+from small_file_system import small_file_system
 
 MB = 1 << 20
 HEALED_WITHIN = 20.0
@@ -44,21 +43,10 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Small
         disk.room = 12 * MB
         yield SmallDisk(tmp_path, disk, disk.heal)
         return
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small file system")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"this machine does not let root mount: {mounted.stderr.strip()}")
-    ballast = folder / "ballast"
-    ballast.write_bytes(b"\0" * 4 * MB)
-    try:
+    with small_file_system(tmp_path / "small", 16) as folder:
+        ballast = folder / "ballast"
+        ballast.write_bytes(b"\0" * 4 * MB)
         yield SmallDisk(folder / "data", None, ballast.unlink)
-    finally:
-        # Lazily, so that nothing stays mounted even if a broker that failed to stop holds a file.
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def values(records: bytes) -> list[bytes]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +21,7 @@ from ottla.pipeline.running.progress import Phase
 from ottla.pipeline.running.runner import Outcome, PipelineFailed, Refused, Runner, run
 from ottla.pipeline.running.status import look
 from ottla.pipeline.stages import stage, topic
+from pipeline.pipeline_runs import ID, LIMIT, copy, ids, running, until, write
 from pipeline.stage_runs import StageRuns
 
 if TYPE_CHECKING:
@@ -33,31 +31,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-LIMIT = 120.0
-ID = "id long"
-
 
 @pytest.fixture
 def runs(spark: SparkSession, broker: InProcessBroker, tmp_path: Path) -> StageRuns:
     return StageRuns(spark, broker, tmp_path)
-
-
-def write(runs: StageRuns, name: str, *ids: int) -> None:
-    runs.produce(name, [json.dumps({"id": each}).encode() for each in ids])
-
-
-def ids(runs: StageRuns, name: str) -> list[int]:
-    return sorted(json.loads(each.value or b"")["id"] for each in runs.records(name))
-
-
-def copy(source: str, to: str, name: str, **options: Any) -> Callable[..., Any]:
-    """A stage that writes what it reads."""
-
-    @stage(topic(source, json=ID), to=topic(to), name=name, **options)
-    def copied(records: DataFrame) -> DataFrame:
-        return records
-
-    return copied
 
 
 def choking(source: str, to: str, name: str, on: Path) -> Callable[..., Any]:
@@ -87,47 +64,6 @@ def once(runs: StageRuns, *functions: Callable[..., Any], **options: Any) -> Out
         spark=runs.spark,
         **options,
     )
-
-
-def until(true: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not true():
-        assert time.monotonic() < deadline, f"not within {LIMIT:g} s: {what}"
-        time.sleep(0.02)
-
-
-class Running:
-    """A run in the background. It is stopped at the end of the `with` block at the latest."""
-
-    def __init__(self, runner: Runner) -> None:
-        self.runner = runner
-        self.outcome: Outcome | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        self.outcome = self.runner.run(once=False)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.runner.board[name]
-
-    def stop(self) -> Outcome:
-        if not self.runner.stop.asked:  # asked again it would stop at once
-            self.runner.stop.ask()
-        self._thread.join(LIMIT)
-        assert self.outcome is not None, "the run did not end"
-        return self.outcome
-
-
-@contextmanager
-def running(runs: StageRuns, *functions: Callable[..., Any], **options: Any) -> Iterator[Running]:
-    pipeline = Pipeline.load(list(functions), name=runs.prefix)
-    quick = options.pop("back_off", lambda: BackOff(first=0.1, limit=0.2))
-    started = Running(Runner(pipeline, runs.spark, runs.context(), back_off=quick, **options))
-    try:
-        yield started
-    finally:
-        started.stop()
 
 
 def test_one_run_carries_records_from_end_to_end_and_the_next_one_goes_on(runs: StageRuns) -> None:

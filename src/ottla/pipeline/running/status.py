@@ -8,6 +8,7 @@ pipeline runs, when it has ended, and when its machine was switched off in the m
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -23,6 +24,8 @@ from ottla.pipeline.running.lag_watch import first_positions, lag_of, positions_
 from ottla.pipeline.running.loading import Pipeline
 from ottla.pipeline.running.progress import Board, StageProgress
 from ottla.protocol.errors import ApiError
+
+log = logging.getLogger("ottla.pipeline")
 
 NAME = "status.json"
 LOOK = 0.25
@@ -44,6 +47,7 @@ class StatusFiles(threading.Thread):
         self._board = board
         self._about = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": time.time()}
         self._written: dict[str, tuple[float, StageProgress]] = {}
+        self._unwritable: set[str] = set()
 
     def run(self) -> None:
         while not self._end.wait(LOOK):
@@ -64,7 +68,18 @@ class StatusFiles(threading.Thread):
             if final or now - at >= (EVERY if changed else HEARTBEAT):
                 self._written[stage.stage] = now, stage
                 document = {**stage.document(), "run": {**self._about, "seen_at": time.time(), "over": final}}
-                self._checkpoints.stage(stage.stage).write_json(NAME, document)
+                self._write_one(stage.stage, document)
+
+    def _write_one(self, stage: str, document: dict[str, Any]) -> None:
+        """A disk that is full keeps people from seeing how the stage is, not the stage from running."""
+        try:
+            self._checkpoints.stage(stage).write_json(NAME, document)
+        except OSError as problem:
+            if stage not in self._unwritable:
+                log.warning("%s of stage %s cannot be written: %s", NAME, stage, problem)
+            self._unwritable.add(stage)
+        else:
+            self._unwritable.discard(stage)
 
 
 def _essence(stage: StageProgress) -> tuple[Any, ...]:

@@ -1,0 +1,150 @@
+"""A network that can be cut: a relay before a broker, which holds back, loses or breaks what passes through.
+
+with BadNetwork() as network, ottla.testing.broker(settings=network.settings) as broker:
+    network.leads_to(broker)
+    ...                          # clients connect to network.address, and are told no other
+    network.cut()                # nothing passes any more, and nobody is told
+    network.mend()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from types import TracebackType
+from typing import Protocol
+
+_PIECE = 1 << 16
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: no time to say goodbye
+
+
+class _Broker(Protocol):
+    @property
+    def port(self) -> int: ...
+
+
+class BadNetwork:
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._target = 0
+        self._changed = threading.Condition()
+        self._cut = False
+        self._loses_answers = False
+        self._ended = False
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self._threads: list[threading.Thread] = []
+        self.lost = 0
+        """Bytes of answers that were lost."""
+
+    def __enter__(self) -> BadNetwork:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.reset()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """For the broker, so that it sends its clients here."""
+        return {"advertised.listeners": f"PLAINTEXT://{self.address}"}
+
+    def leads_to(self, broker: _Broker) -> None:
+        self._target = broker.port
+
+    # -- what can happen ----------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Nothing passes in either direction; connections seem to be there, and new ones to succeed."""
+        with self._changed:
+            self._cut = True
+
+    def lose_answers(self) -> None:
+        """Requests arrive and are obeyed, but nobody hears of it."""
+        with self._changed:
+            self._loses_answers = True
+
+    def mend(self) -> None:
+        """All is well again. Connections that lost bytes are broken, as they would be."""
+        with self._changed:
+            if self._loses_answers:
+                self._break_all()
+            self._cut = self._loses_answers = False
+            self._changed.notify_all()
+
+    def reset(self) -> None:
+        """Every connection breaks at once, in the middle of whatever it carries."""
+        with self._changed:
+            self._break_all()
+            self._changed.notify_all()
+
+    # -- how ----------------------------------------------------------------------------------------------
+
+    def _start(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                broker = socket.create_connection(("127.0.0.1", self._target), 5)
+            except OSError:
+                client.close()
+                continue
+            for end in (client, broker):
+                end.settimeout(None)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._changed:
+                self._pairs[client] = broker
+            self._start(self._carry, client, broker, client, False)
+            self._start(self._carry, broker, client, client, True)
+
+    def _carry(self, source: socket.socket, target: socket.socket, client: socket.socket, back: bool) -> None:
+        """From one end to the other, until one of them is gone."""
+        with contextlib.suppress(OSError):
+            while data := source.recv(_PIECE):
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._cut or self._ended or client not in self._pairs)
+                    if self._ended or client not in self._pairs:
+                        return
+                    if back and self._loses_answers:
+                        self.lost += len(data)
+                        continue
+                target.sendall(data)
+        with self._changed:
+            self._break(client)
+
+    def _break_all(self) -> None:
+        for client in list(self._pairs):
+            self._break(client)
+
+    def _break(self, client: socket.socket) -> None:
+        broker = self._pairs.pop(client, None)
+        if broker is None:
+            return
+        for end in (client, broker):
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                end.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
+            end.close()
