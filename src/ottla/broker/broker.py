@@ -25,6 +25,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_surroundings import GroupSurroundings
 from ottla.broker.handlers import HANDLERS, advertised_by
+from ottla.broker.lane import Lane
 from ottla.broker.limits import group_settings, limits_of, topic_defaults
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.server import Server
@@ -98,8 +99,8 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             self.config["max.incremental.fetch.session.cache.slots"], self.rng.randint
         )
-        self._dispatcher = Dispatcher(self, HANDLERS)
-        self._server = Server(self._dispatcher, limits_of(self.config))
+        self._lane = Lane(self._loop.call_soon, self._loop.time)
+        self._server = Server(Dispatcher(self, HANDLERS, self._lane), limits_of(self.config))
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None
         self._leaving = AsyncExitStack()
@@ -194,6 +195,7 @@ class Broker:
     async def stop(self) -> None:
         """Answer what is under way, then close everything cleanly."""
         self._server.stop_reading()
+        self._lane.finish()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self.groups.stop()
@@ -208,6 +210,7 @@ class Broker:
     async def kill(self) -> None:
         """Let go of everything without a clean end, as a crash would: files stay as they are."""
         self._server.abort()
+        self._lane.clear()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self.groups.stop()

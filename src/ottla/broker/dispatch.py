@@ -8,6 +8,8 @@ What cannot be answered closes the connection with a line in the log that names 
 request, an API or version we do not speak, and a defect of ours. The last one is closed rather than answered
 with UNKNOWN_SERVER_ERROR on purpose: an idempotent producer takes that error for final and gives its batch a
 new sequence, which makes a duplicate; a lost connection makes it ask again.
+
+Produce and Fetch are answered as they come. All else takes the slow lane (`lane`), where it waits in a crowd.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.connection import Connection, Parts, Refused
+from ottla.broker.lane import Lane
 from ottla.broker.pending import Pending
 from ottla.protocol import codec
 from ottla.protocol.apis import APIS, Api
@@ -32,7 +35,7 @@ logger = logging.getLogger("ottla.dispatch")
 Handler = Callable[["Broker", Any, "RequestContext"], Any]
 """(broker, request, context) -> response, a Pending or a coroutine of one; None where no answer is due."""
 
-API_VERSIONS = 18
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
 
 class RequestContext:
@@ -67,9 +70,10 @@ class RequestContext:
 
 
 class Dispatcher:
-    def __init__(self, broker: Broker, handlers: Mapping[int, Handler]) -> None:
+    def __init__(self, broker: Broker, handlers: Mapping[int, Handler], lane: Lane) -> None:
         self._broker = broker
         self._handlers = handlers
+        self._lane = lane
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Parts | Pending | None:
@@ -83,8 +87,13 @@ class Dispatcher:
         handler = self._handlers.get(header.api_key)
         if handler is None:
             raise Refused(f"API {header.api_key} is not served here")
-        api = APIS[header.api_key]
-        context = RequestContext(api, header, connection)
+        context = RequestContext(APIS[header.api_key], header, connection)
+        if header.api_key == PRODUCE or header.api_key == FETCH:
+            return self._answer(handler, context, frame)
+        return self._lane.take(partial(self._answer, handler, context), frame)
+
+    def _answer(self, handler: Handler, context: RequestContext, frame: memoryview) -> Parts | Pending | None:
+        api, header = context.api, context.header
         try:
             request = codec.decode(api.request, header.api_version, frame, header.body_start)
         except codec.Malformed as malformed:

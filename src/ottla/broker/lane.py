@@ -1,0 +1,120 @@
+"""The slow lane: requests that may wait a little, so that those who write and read records need not.
+
+One thread serves everybody in the order they come. When a thousand consumers join their groups in the same
+moment, or as many clients come back after a restart, a producer behind them would wait until all of them have
+been served. So whatever is neither Produce nor Fetch is answered at once only while there is little of it; in
+a crowd it waits here, in its order, and is served between the turns of the event loop: for as long as the
+rest of the loop took, so that half of the time is the lane's however busy the broker is, and nobody starves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ottla.broker.connection import Parts, Refused
+from ottla.broker.pending import Pending
+
+logger = logging.getLogger("ottla.lane")
+
+AT_ONCE = 0.002
+"""Seconds of work that are done at once in each window; also the least that is done between two turns."""
+WINDOW = 0.01
+LARGEST = 64 * 1024
+"""A frame above this is worked on at once: to wait, it would have to be copied."""
+
+Answer: TypeAlias = "Parts | Pending | None"
+Work = Callable[[memoryview], Answer]
+"""From a frame to its answer."""
+
+
+class Lane:
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], now: Callable[[], float]) -> None:
+        self._call_soon = call_soon
+        self._now = now
+        self._waiting: deque[_Late] = deque()
+        self._window = 0.0
+        self._used = 0.0
+        self._turn_began = 0.0
+        self._comes_again = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self, work: Work, frame: memoryview) -> Answer:
+        """The answer of `work`, now or, in a crowd, later. The frame need not outlive the call."""
+        now = self._now()
+        if now - self._window > WINDOW:
+            self._window, self._used = now, 0.0
+        if (not self._waiting and self._used < AT_ONCE) or len(frame) > LARGEST:
+            try:
+                return work(frame)
+            finally:
+                self._used += self._now() - now
+        late = _Late(work, memoryview(bytearray(frame)))
+        self._waiting.append(late)
+        self._come_again(now)
+        return late.pending
+
+    def _come_again(self, now: float) -> None:
+        if not self._comes_again:
+            self._comes_again = True
+            self._turn_began = now
+            self._call_soon(self._serve)
+
+    def finish(self) -> None:
+        """Serve all who wait: the broker is stopping."""
+        while self._waiting:
+            self._waiting.popleft().run()
+
+    def clear(self) -> None:
+        """Forget all who wait: the broker is gone."""
+        self._waiting.clear()
+
+    def _serve(self) -> None:
+        began = now = self._now()
+        end = began + max(began - self._turn_began, AT_ONCE)
+        while self._waiting and now < end:
+            self._waiting.popleft().run()
+            now = self._now()
+        self._comes_again = False
+        if self._waiting:
+            self._come_again(now)
+
+
+class _Late:
+    """One who waits. It is served even if its client has gone: a member that leaves does not stay to hear."""
+
+    __slots__ = ("_frame", "_gone", "_inner", "_work", "pending")
+
+    def __init__(self, work: Work, frame: memoryview) -> None:
+        self._work = work
+        self._frame = frame
+        self._gone = False
+        self._inner: Pending | None = None
+        self.pending = Pending(self._cancel)
+        self.pending.encode_by(lambda answer: answer)  # `work` gives whole frames
+
+    def _cancel(self) -> None:
+        self._gone = True
+        if self._inner is not None:
+            self._inner.cancel()
+
+    def run(self) -> None:
+        answer: Answer | Refused
+        try:
+            answer = self._work(self._frame)
+        except Refused as refusal:
+            answer = refusal
+        except Exception:
+            logger.exception("a request could not be taken")
+            answer = Refused("an internal error")
+        if not isinstance(answer, Pending):
+            self.pending.resolve(answer)
+        elif self._gone:
+            answer.cancel()
+        else:
+            self._inner = answer
+            answer.deliver_to(self.pending.resolve)
