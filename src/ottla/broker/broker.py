@@ -99,7 +99,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             self.config["max.incremental.fetch.session.cache.slots"], self.rng.randint
         )
-        self._lane = Lane(self._loop.call_soon, self._loop.time)
+        self._lane = Lane(self._loop, self._loop.time)
         self._server = Server(Dispatcher(self, HANDLERS, self._lane), limits_of(self.config))
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class Broker:
             surroundings=self.group_surroundings,
             topic_id=lambda name: topic.id if (topic := self.image.topics.get(name)) else None,
             clock=self.clock,
-            turns=self._loop,
+            turns=self._lane,
             room=self.room,
             in_thread=self.in_thread,
             commit_timeout_ms=lambda: self.config["offsets.commit.timeout.ms"],

@@ -5,6 +5,10 @@ moment, or as many clients come back after a restart, a producer behind them wou
 been served. So whatever is neither Produce nor Fetch is answered at once only while there is little of it; in
 a crowd it waits here, in its order, and is served between the turns of the event loop: for as long as the
 rest of the loop took, so that half of the time is the lane's however busy the broker is, and nobody starves.
+
+Timers of those who are served here (a member's session) are the lane's too (`call_later`). When one is up,
+what has come in by then is read and served before it, so that a heartbeat that waits in the lane, or that
+came while the broker stood still, is in time.
 """
 
 from __future__ import annotations
@@ -12,10 +16,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from ottla.broker.connection import Parts, Refused
 from ottla.broker.pending import Pending
+from ottla.replication.waiting_room import Timer, Turns
 
 logger = logging.getLogger("ottla.lane")
 
@@ -31,10 +37,12 @@ Work = Callable[[memoryview], Answer]
 
 
 class Lane:
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object], now: Callable[[], float]) -> None:
-        self._call_soon = call_soon
+    """`turns` is the event loop. The lane is one itself, for those whose timers are not to overtake it."""
+
+    def __init__(self, turns: Turns, now: Callable[[], float]) -> None:
+        self._turns = turns
         self._now = now
-        self._waiting: deque[_Late] = deque()
+        self._waiting: deque[_Late | _Timer] = deque()
         self._window = 0.0
         self._used = 0.0
         self._turn_began = 0.0
@@ -54,15 +62,37 @@ class Lane:
             finally:
                 self._used += self._now() - now
         late = _Late(work, memoryview(bytearray(frame)))
-        self._waiting.append(late)
-        self._come_again(now)
+        self._put(late)
         return late.pending
 
-    def _come_again(self, now: float) -> None:
+    def call_soon(self, callback: Callable[..., object], *args: object) -> object:
+        return self._turns.call_soon(callback, *args)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> _Timer:
+        """As the loop's, but what has come in by that time is served first."""
+        timer = _Timer(partial(callback, *args))
+        timer.handle = self._turns.call_later(delay, self._read_first, timer)
+        return timer
+
+    def _read_first(self, timer: _Timer) -> None:
+        """Give the loop a turn to look at its sockets, and another to read what it found."""
+        self._turns.call_soon(self._turns.call_soon, self._in_time, timer)
+
+    def _in_time(self, timer: _Timer) -> None:
+        if self._waiting:
+            self._put(timer)
+        else:
+            timer.run()
+
+    def _put(self, one: _Late | _Timer) -> None:
+        self._waiting.append(one)
+        self._come_again()
+
+    def _come_again(self) -> None:
         if not self._comes_again:
             self._comes_again = True
-            self._turn_began = now
-            self._call_soon(self._serve)
+            self._turn_began = self._now()
+            self._turns.call_soon(self._serve)
 
     def finish(self) -> None:
         """Serve all who wait: the broker is stopping."""
@@ -81,7 +111,7 @@ class Lane:
             now = self._now()
         self._comes_again = False
         if self._waiting:
-            self._come_again(now)
+            self._come_again()
 
 
 class _Late:
@@ -118,3 +148,22 @@ class _Late:
         else:
             self._inner = answer
             answer.deliver_to(self.pending.resolve)
+
+
+class _Timer:
+    """Something that is due, unless it is cancelled before its turn."""
+
+    __slots__ = ("_callback", "handle")
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self._callback: Callable[[], object] | None = callback
+        self.handle: Timer | None = None
+
+    def cancel(self) -> None:
+        self._callback = None
+        if self.handle is not None:
+            self.handle.cancel()
+
+    def run(self) -> None:
+        if self._callback is not None:
+            self._callback()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -14,15 +16,33 @@ from ottla.broker.pending import Pending
 COST = 0.0005
 
 
+@dataclass(eq=False)
+class Clockwork:
+    due: float
+    callback: Callable[[], object]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
 class Loop:
     """A clock that work moves, and turns that a test takes one by one."""
 
     def __init__(self) -> None:
         self.time = 100.0
-        self.soon: deque[Callable[[], None]] = deque()
-        self.lane = Lane(self.soon.append, lambda: self.time)
+        self.soon: deque[Callable[[], object]] = deque()
+        self.lane = Lane(self, lambda: self.time)
+        self.timers: list[Clockwork] = []
         self.done: list[int] = []
         self.answers: dict[int, object] = {}
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> None:
+        self.soon.append(partial(callback, *args))
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Clockwork:
+        self.timers.append(timer := Clockwork(self.time + delay, partial(callback, *args)))
+        return timer
 
     def work(self, number: int, cost: float = COST) -> Callable[[memoryview], Parts | Pending | None]:
         def work(frame: memoryview) -> Parts:
@@ -40,11 +60,20 @@ class Loop:
             self.answers[number] = answer
         return answer
 
-    def turn(self, others: float = 0.0) -> None:
-        """What else there is takes its time, then what was put off to this turn has its own."""
+    def turn(self, others: float = 0.0, arrived: Iterable[int] = ()) -> None:
+        """One turn of asyncio: what was put off to it, what the sockets bring, then the timers."""
         self.time += others
-        for _ in range(len(self.soon)):
+        put_off = len(self.soon)
+        for number in arrived:
+            self.soon.append(partial(self.send, number))
+            put_off += 1
+        due = [timer for timer in self.timers if timer.due <= self.time]
+        self.timers = [timer for timer in self.timers if timer.due > self.time]
+        for _ in range(put_off):
             self.soon.popleft()()
+        for timer in due:
+            if not timer.cancelled:
+                timer.callback()
 
 
 def test_few_requests_are_answered_at_once() -> None:
@@ -207,3 +236,37 @@ def test_it_comes_again_once_a_turn_also_when_an_answer_brings_the_next_request(
         assert len(loop.soon) == 1
         loop.turn()
     assert loop.done == [-1, *range(100, 140)]
+
+
+def test_what_came_before_a_timer_was_up_is_served_before_it() -> None:
+    loop = Loop()
+    crowd(loop)
+    loop.lane.call_later(1.0, loop.done.append, 99)
+    loop.turn(others=2.0, arrived=range(40))  # the loop stood still: all this came meanwhile
+    while loop.soon:
+        loop.turn()
+    assert loop.done == [-1, *range(40), 99]
+
+
+def test_a_timer_gives_the_loop_a_chance_to_read_first() -> None:
+    """asyncio may find a timer up without having looked at its sockets."""
+    loop = Loop()
+    loop.lane.call_later(1.0, loop.done.append, 99)
+    loop.turn(others=2.0)
+    loop.turn(arrived=range(40))
+    while loop.soon:
+        loop.turn()
+    assert loop.done == [*range(40), 99]
+
+
+def test_a_timer_can_be_cancelled_until_it_has_run() -> None:
+    for turns in range(4):
+        loop = Loop()
+        timer = loop.lane.call_later(1.0, loop.done.append, 99)
+        loop.time += 2.0
+        for number in range(turns):
+            loop.turn(arrived=range(10 * number, 10 * number + 10))
+        timer.cancel()
+        while loop.soon or loop.timers:
+            loop.turn()
+        assert 99 not in loop.done, turns
