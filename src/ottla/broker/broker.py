@@ -45,6 +45,7 @@ from ottla.cluster.registry import RegistryError
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validate_topic_config
 from ottla.coordinator.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from ottla.protocol.errors import ApiError
 from ottla.replication.replicas import Replicas
 from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.checkpoints import META
@@ -133,7 +134,7 @@ class Broker:
             listener.host, listener.port, self.config["socket.listen.backlog.size"]
         )
         self.host, self.port = self.config.advertised(bound_host, bound_port)
-        for report in await self.in_thread(self.directory.open):
+        for report in await self.in_thread(partial(self.directory.open, note_boot=False)):
             if report.is_remarkable:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
         await self._join_cluster(path)
@@ -164,12 +165,32 @@ class Broker:
         self._leaving.push_async_callback(self.controller.stop)
         await self.controller.start()
         self._check_belongs_here(self.controller.image.cluster_id)
+        await self._face_losses()
         node = BrokerNode(self.node_id, self.host, self.port, rack=self.config["broker.rack"])
         registration = Registration(self._registry, node)
         self._leaving.push_async_callback(registration.stop)
         await registration.start()
         while self.node_id not in self.image.brokers:
             await self._take(await self.controller.feed.after(self.image.version))
+
+    async def _face_losses(self) -> None:
+        """After a loss of power: begin new reigns, so that nobody takes new records for those he has read.
+
+        Where that cannot be written down now, the next start tries again.
+        """
+        if self.directory.may_have_lost:
+            begun = (await self.controller.begin_reigns(self.node_id)).results
+            refusals = [refusal for refusal in begun if isinstance(refusal, ApiError)]
+            if refusals:
+                logger.error("no new leader epochs after a loss of power: %s", refusals[0].message)
+                return
+            if begun:
+                logger.warning(
+                    "the machine went off without a clean stop; records that had not reached the disk are "
+                    "gone, and the partitions of %d topics begin a new leader epoch",
+                    len(begun),
+                )
+        await self.in_thread(self.directory.note_boot)
 
     def _check_belongs_here(self, cluster_id: str) -> None:
         """Refuse the data of another cluster or broker: its logs would be taken for strays and deleted."""

@@ -1,4 +1,5 @@
-"""From a decision to registry operations: what to write for a topic made, grown, deleted or configured.
+"""From a decision to registry operations: what to write for a topic made, grown, deleted or configured, and
+for partitions that change hands.
 
 A commit is bounded, so a large topic takes several. The number of partitions in the topic's node is what
 counts (`layout`): a creation writes it last, a deletion clears it first, growth raises it last. So at every
@@ -52,6 +53,15 @@ def growth(grown: TopicImage, image: ClusterImage) -> Change:
     nodes.append(Set(layout.topic_path(grown.name), count))
     states = {index: grown.partitions[index] for index in added}
     return Change(batches(nodes), partitions={grown.name: states})
+
+
+def reassignment(topic: TopicImage, states: Mapping[int, PartitionState]) -> Change:
+    """Gives partitions of a topic new states."""
+    nodes: list[Operation] = [
+        Set(layout.partition_path(topic.name, index), layout.partition_data(state))
+        for index, state in states.items()
+    ]
+    return Change(batches(nodes), partitions={topic.name: states})
 
 
 def deletion(topic: TopicImage, image: ClusterImage) -> Change:

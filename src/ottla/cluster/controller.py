@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from ottla.cluster import layout
-from ottla.cluster.changes import Change, batches, config_change, creation, deletion, growth
+from ottla.cluster.changes import Change, batches, config_change, creation, deletion, growth, reassignment
 from ottla.cluster.feed import ImageFeed
 from ottla.cluster.image import (
     TOPIC_CONFIG,
@@ -257,6 +257,28 @@ class Controller:
             )
 
         return await self._in_office(decide, len(requests))
+
+    async def begin_reigns(self, leader: int) -> Outcome[TopicImage]:
+        """A new leader epoch for every partition that this broker leads, as its log may have lost records.
+
+        Who read what is gone learns so by the epoch (KIP-320); offsets alone would be given a second time.
+        The results are the topics as they were.
+        """
+
+        def reigns(topic: TopicImage) -> dict[int, PartitionState]:
+            return {
+                index: replace(
+                    state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
+                )
+                for index, state in enumerate(topic.partitions)
+                if state.leader == leader
+            }
+
+        async def decide() -> list[TopicImage | ApiError]:
+            led: list[TopicImage | ApiError] = [t for t in self.image.topics.values() if reigns(t)]
+            return await self._write_all(led, lambda topic: reassignment(topic, reigns(topic)))
+
+        return await self._in_office(decide, 1)
 
     # Configuration and producer ids
 

@@ -99,8 +99,12 @@ class LogDirectory:
 
     # -- open and close ------------------------------------------------------------------------------
 
-    def open(self) -> list[RecoveryReport]:
-        """Take the folder and open all logs in it."""
+    def open(self, *, note_boot: bool = True) -> list[RecoveryReport]:
+        """Take the folder and open all logs in it.
+
+        Without `note_boot` whoever opens it calls that himself, when all that follows from a loss of power is
+        done: a start that is interrupted before is followed by one that knows of the loss, too.
+        """
         self._disk.make_folder(self.path)
         try:
             self._lock = self._disk.lock(self.path / LOCK_FILE, f"pid {os.getpid()}")
@@ -115,7 +119,10 @@ class LogDirectory:
             # From here on a crash is a crash.
             self._disk.remove(self.path / CLEAN_SHUTDOWN)
             self._disk.sync_folder(self.path)
-        self._power_lost = self._note_boot(names)
+        boot_id = self._disk.boot_id()
+        self._power_lost = not boot_id or self._read_boot(names) != boot_id
+        if note_boot:
+            self.note_boot()
         recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         log_starts = self._read_checkpoint(LOG_STARTS)
         self.cleaned_offsets = self._read_checkpoint(CLEANED_OFFSETS)
@@ -154,13 +161,21 @@ class LogDirectory:
         except OSError as problem:
             logger.error("%s: cannot write the checkpoints: %s", self.path, problem)
 
-    def _note_boot(self, names: list[str]) -> bool:
-        """Write down in which run of the machine the folder is used; True when it was another one before."""
-        path, boot_id = self.path / BOOT_ID_FILE, self._disk.boot_id()
-        before = self._disk.read(path).decode(errors="replace") if BOOT_ID_FILE in names else ""
-        if before != boot_id:
-            self._disk.replace(path, boot_id.encode(), sync=True)
-        return not boot_id or before != boot_id
+    @property
+    def may_have_lost(self) -> bool:
+        """Whether records may be gone that were there before: those that had not reached the disk."""
+        return self._power_lost and not self.was_clean
+
+    def note_boot(self) -> None:
+        """Write down in which run of the machine the folder is used."""
+        boot_id = self._disk.boot_id()
+        if self._read_boot(self._disk.list(self.path)) != boot_id:
+            self._disk.replace(self.path / BOOT_ID_FILE, boot_id.encode(), sync=True)
+
+    def _read_boot(self, names: list[str]) -> str:
+        if BOOT_ID_FILE not in names:
+            return ""
+        return self._disk.read(self.path / BOOT_ID_FILE).decode(errors="replace")
 
     def _load(
         self,

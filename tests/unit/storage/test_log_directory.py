@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -375,3 +376,32 @@ def test_a_folder_that_was_just_made_when_the_broker_died_is_a_partition(names: 
     store.crash()
     log = store.directory.create("new", 0, TOPIC_ID, LogConfig())
     assert log.append(batch(1), 0).first_offset == 0
+
+
+def test_a_loss_of_power_is_known_until_it_has_been_dealt_with() -> None:
+    disk = MemoryDisk()
+
+    def opened() -> LogDirectory:
+        directory = LogDirectory(ROOT, disk, ManualClock(T0))
+        directory.open(note_boot=False)
+        return directory
+
+    first = opened()
+    first.note_boot()
+    first.abandon()
+    killed = opened()
+    assert not killed.may_have_lost, "a killed process loses nothing"
+    killed.abandon()
+    disk.lose_power(Random(1))
+    for _ in range(2):
+        cut_off = opened()
+        assert cut_off.may_have_lost
+        cut_off.abandon()
+    settled = opened()
+    settled.note_boot()
+    settled.abandon()
+    again = opened()
+    assert not again.may_have_lost
+    again.close()
+    disk.lose_power(Random(2))
+    assert not opened().may_have_lost, "all was synced by the clean stop"
