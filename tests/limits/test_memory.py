@@ -12,6 +12,7 @@ import pytest
 from broker_process import BrokerProcess
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from raw_client import FETCH_VERSION, RawClient, fetch_request, produce_request
 
 MB = 1 << 20
@@ -132,3 +133,31 @@ def test_clients_that_leave_while_they_wait_leave_nothing_behind(broker: BrokerP
     before = broker.resident_bytes
     storm()
     assert broker.resident_bytes - before < 4 * MB
+
+
+def test_answers_that_nobody_takes_use_no_more_memory_than_they_may(tmp_path: Path) -> None:
+    """Forty clients ask for much and read nothing: the slowest are cut off, and the broker says so."""
+    names = [MetadataRequestTopic(name=f"no-such-topic-{number:05d}") for number in range(20_000)]
+    request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+    settings = {
+        "queued.max.request.bytes": 8 * MB,
+        "socket.request.max.bytes": 4 * MB,
+        "socket.send.buffer.bytes": 16 * 1024,
+    }
+    with BrokerProcess(tmp_path, settings) as broker, ExitStack() as stack:
+        with RawClient(broker.bootstrap_servers) as client:
+            assert len(client.call(request, 8).topics) == len(names)
+        before = broker.resident_bytes
+        clients = []
+        for _ in range(40):
+            client = stack.enter_context(RawClient(broker.bootstrap_servers, receive_buffer=4096, timeout=30))
+            client.send(request, 8)
+            clients.append(client)
+        deadline = time.monotonic() + 60
+        while "it does not take its answer" not in broker.output.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert clients[0].is_closed(within=5), "who waits for longest"
+        assert len(clients[-1].receive().topics) == len(names), "who came last still gets his answer"
+        assert broker.resident_bytes - before < (8 + 16) * MB
+        assert is_served_quickly(broker)

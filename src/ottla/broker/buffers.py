@@ -1,15 +1,19 @@
-"""Memory for requests on their way in: reused, and bounded for the whole broker.
+"""Memory for requests on their way in and answers on their way out, bounded for the whole broker.
 
 A fresh buffer per frame would double the cost of producing (page faults and zeroing), so large frames
 borrow one from here and give it back when the request has been handled; small frames never come here, they
 share one buffer of the server. `queued.max.request.bytes` bounds what is lent out: a connection that would
 go above waits, unread, until others are done, and the kernel slows its sender down.
+
+Answers are mostly slices of files, which take no memory. The others are held until their clients take them,
+up to the same bound; beyond it, whoever has kept his waiting for longest is cut off (`UnsentAnswers`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 _SMALLEST = 64 * 1024
 _NOTHING = bytearray()
@@ -90,6 +94,36 @@ class RequestMemory:
             else:
                 granted(lease)
         self._waiting += waiting
+
+
+class Reader(Protocol):
+    """A client that has not taken its answer yet."""
+
+    def close(self, why: str | None = None) -> None:
+        """Has to `release` what is held for it."""
+
+
+class UnsentAnswers:
+    """Bytes of answers that lie here because their clients do not read."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self._held: dict[Reader, int] = {}  # the first has kept us waiting for longest
+
+    def hold(self, reader: Reader, size: int) -> None:
+        self._held[reader] = size
+        self.size += size
+        while self.size > self.limit and len(self._held) > 1:
+            slowest = next(iter(self._held))
+            slowest.close(
+                f"it does not take its answer, and {self.size} bytes of answers are waiting, "
+                f"{self.limit} are allowed (queued.max.request.bytes)"
+            )
+
+    def release(self, reader: Reader) -> None:
+        """Its answer is out, or it is gone. Nothing happens when nothing is held for it."""
+        self.size -= self._held.pop(reader, 0)
 
 
 def _class_of(size: int) -> int:

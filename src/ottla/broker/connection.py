@@ -19,7 +19,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from typing import Protocol
 
-from ottla.broker.buffers import Lease, RequestMemory
+from ottla.broker.buffers import Lease, RequestMemory, UnsentAnswers
 from ottla.broker.pending import Pending
 from ottla.storage.log import FileSlice
 
@@ -47,6 +47,7 @@ class Host(Protocol):
 
     loop: AbstractEventLoop
     memory: RequestMemory
+    unsent: UnsentAnswers
     scratch: memoryview
     max_frame: int
 
@@ -134,6 +135,7 @@ class Connection:
             self._host.memory.give_back(self._frame)
             self._frame = None
         self._out.clear()
+        self._host.unsent.release(self)
         self._sock.close()
         self._host.closed(self)
 
@@ -327,10 +329,12 @@ class Connection:
             self._read_off()
             self._writing = True
             self._host.loop.add_writer(self._fd, self._writable)
+            self._host.unsent.hold(self, sum(len(p) for p in self._out if not isinstance(p, FileSlice)))
 
     def _writable(self) -> None:
         self.last_active = self._host.now()
         if self._push():
+            self._host.unsent.release(self)
             self._write_off()
             self._next()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ottla.broker.buffers import RequestMemory
+from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.connection import Connection, Parts
 from ottla.broker.pending import Pending
 
@@ -66,6 +66,7 @@ class Server:
         self.dispatch = dispatch
         self.scratch = memoryview(bytearray(_SCRATCH))
         self.memory = RequestMemory(limits.request_memory)
+        self.unsent = UnsentAnswers(limits.request_memory)
         self.connections: set[Connection] = set()
         self.max_frame = limits.max_frame
         self._limits = limits
@@ -82,7 +83,7 @@ class Server:
     def limits(self, limits: Limits) -> None:
         self._limits = limits
         self.max_frame = limits.max_frame
-        self.memory.limit = limits.request_memory
+        self.memory.limit = self.unsent.limit = limits.request_memory
 
     # -- life ---------------------------------------------------------------------------------------------
 

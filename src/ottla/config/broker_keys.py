@@ -43,7 +43,7 @@ max.connection.creation.rate          INT     2147483647   >=0   cluster-wide un
 connections.max.idle.ms               LONG    600000       -
     Close a connection that has been silent so long; a negative value never does.
 queued.max.request.bytes              LONG    268435456    @not-zero
-    Memory for requests that are being read or answered; beyond it no more is read until some is done. -1 for no limit.
+    Memory for requests that are being read or answered; beyond it no more is read until some is done. As much again for answers that clients do not take; beyond it the slowest are cut off. -1 for no limit.
 max.partitions                        INT     20000        >=1   cluster-wide
     Most partitions in the cluster. Ottla's own key.
 max.request.partition.size.limit      INT     2000         >=1

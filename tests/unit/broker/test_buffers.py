@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.buffers import RequestMemory, _class_of
+from ottla.broker.buffers import RequestMemory, UnsentAnswers, _class_of
 
 MB = 1024 * 1024
 
@@ -80,3 +80,37 @@ def test_only_so_much_is_kept_for_later() -> None:
 def test_a_buffer_is_at_most_a_quarter_larger_than_the_frame(size: int) -> None:
     room = _class_of(size)
     assert size <= room <= max(size * 1.25 + 1, 64 * 1024)
+
+
+class SlowReader:
+    def __init__(self, answers: UnsentAnswers) -> None:
+        self._answers = answers
+        self.why: str | None = None
+
+    def close(self, why: str | None = None) -> None:
+        self.why = why
+        self._answers.release(self)
+
+
+def test_who_keeps_an_answer_waiting_for_longest_is_cut_off_when_there_are_too_many() -> None:
+    answers = UnsentAnswers(limit=10)
+    readers = [SlowReader(answers) for _ in range(4)]
+    for reader in readers[:3]:
+        answers.hold(reader, 3)
+    assert not any(reader.why for reader in readers)
+    answers.release(readers[1])
+    answers.hold(readers[3], 6)
+    assert [bool(reader.why) for reader in readers] == [True, False, False, False]
+    assert "queued.max.request.bytes" in (readers[0].why or "")
+    assert answers.size == 9
+    for reader in readers:
+        answers.release(reader)
+    assert answers.size == 0
+
+
+def test_a_single_answer_may_be_larger_than_the_limit() -> None:
+    answers = UnsentAnswers(limit=10)
+    small, large = SlowReader(answers), SlowReader(answers)
+    answers.hold(small, 1)
+    answers.hold(large, 20)
+    assert (small.why is not None, large.why) == (True, None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.buffers import RequestMemory
+from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.connection import Connection, Parts, Refused
 from ottla.broker.pending import Pending
 from ottla.storage.files import RealDisk
@@ -26,6 +26,7 @@ class Host:
     def __init__(self, reply: Reply, memory: int = 1 << 20, scratch: int = 1024) -> None:
         self.loop = asyncio.get_running_loop()
         self.memory = RequestMemory(memory)
+        self.unsent = UnsentAnswers(memory)
         self.scratch = memoryview(bytearray(scratch))
         self.max_frame = 1 << 22
         self.reply = reply
