@@ -16,7 +16,6 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 import ottla.testing
-from bad_network import BadNetwork
 from ottla.client.consume import Consumer
 from ottla.client.offsets import spans
 from ottla.client.wire import Wire
@@ -34,15 +33,8 @@ Over = threading.Event
 
 
 @pytest.fixture
-def network() -> Iterator[BadNetwork]:
-    with BadNetwork() as network:
-        yield network
-
-
-@pytest.fixture
-def broker(network: BadNetwork) -> Iterator[InProcessBroker]:
-    with ottla.testing.broker(topics={TOPIC: 1}, settings=network.settings) as broker:
-        network.leads_to(broker)
+def broker() -> Iterator[InProcessBroker]:
+    with ottla.testing.broker(topics={TOPIC: 1}, network=True) as broker:
         yield broker
 
 
@@ -104,9 +96,9 @@ def with_aiokafka(address: str, over: Over) -> int:
 
 @pytest.mark.parametrize("send", [with_confluent, with_kafka_python, with_aiokafka])
 def test_every_record_is_there_once_and_in_order(
-    network: BadNetwork, broker: InProcessBroker, send: Callable[[str, Over], int]
+    broker: InProcessBroker, send: Callable[[str, Over], int]
 ) -> None:
-    over = Over()
+    over, network = Over(), broker.network
 
     def weather() -> None:
         for trouble in TROUBLES:
@@ -119,12 +111,12 @@ def test_every_record_is_there_once_and_in_order(
     thread = threading.Thread(target=weather)
     thread.start()
     try:
-        sent = send(network.address, over)
+        sent = send(broker.bootstrap_servers, over)
     finally:
         over.set()
         thread.join()
     assert network.lost > 0, "some answers were lost"
-    with Wire(broker.bootstrap_servers) as wire:
+    with Wire(broker.direct_servers) as wire:
         end = spans(wire, TOPIC, [0])[0].end
         found = [int(record.value or b"") for _, record in Consumer(wire, TOPIC, {0: 0}, {0: end})]
     assert found == list(range(sent))

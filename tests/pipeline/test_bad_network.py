@@ -12,7 +12,6 @@ import pyarrow.dataset as ds
 import pytest
 
 import ottla.testing
-from bad_network import BadNetwork
 from ottla.client.consume import Consumer
 from ottla.client.produce import Producer
 from ottla.client.wire import BrokerUnreachable, Wire
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ottla.testing.in_process import InProcessBroker
+    from ottla.testing.network import Network
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -38,20 +38,13 @@ TROUBLES = pytest.mark.parametrize("trouble", ["cut", "lose_answers", "reset"])
 
 
 @pytest.fixture
-def network() -> Iterator[BadNetwork]:
-    with BadNetwork() as network:
-        yield network
-
-
-@pytest.fixture
-def far(network: BadNetwork) -> Iterator[InProcessBroker]:
-    """A broker whose clients come over that network."""
-    with ottla.testing.broker(topics={"t": 1}, settings=network.settings) as broker:
-        network.leads_to(broker)
+def far() -> Iterator[InProcessBroker]:
+    """A broker whose clients come over a network that can be cut."""
+    with ottla.testing.broker(topics={"t": 1}, network=True) as broker:
         yield broker
 
 
-def begin(network: BadNetwork, trouble: str) -> threading.Timer:
+def begin(network: Network, trouble: str) -> threading.Timer:
     """Trouble from now on, for a while."""
     getattr(network, trouble)()
     mended = threading.Timer(AWAY, network.mend)
@@ -60,16 +53,16 @@ def begin(network: BadNetwork, trouble: str) -> threading.Timer:
 
 
 @TROUBLES
-def test_a_reader_goes_on_where_it_was(network: BadNetwork, far: InProcessBroker, trouble: str) -> None:
-    with Wire(far.bootstrap_servers) as wire, Producer(wire, "t", batch_bytes=2_000) as out:
+def test_a_reader_goes_on_where_it_was(far: InProcessBroker, trouble: str) -> None:
+    with Wire(far.direct_servers) as wire, Producer(wire, "t", batch_bytes=2_000) as out:
         for n in range(2_000):
             out.add(None, b"v%d" % n)
     options = ReadOptions(
         timeout=60, request_timeout=NOTICED, connect_timeout=NOTICED, max_partition_fetch_bytes=4_000
     )
-    batches = read_range(network.address, "t", 0, 0, 2_000, options=options)
+    batches = read_range(far.bootstrap_servers, "t", 0, 0, 2_000, options=options)
     found = next(batches)["offset"].to_pylist()
-    mended = begin(network, trouble)
+    mended = begin(far.network, trouble)
     for got in batches:
         found += got["offset"].to_pylist()
     mended.join()
@@ -77,37 +70,35 @@ def test_a_reader_goes_on_where_it_was(network: BadNetwork, far: InProcessBroker
 
 
 @TROUBLES
-def test_a_writer_loses_nothing_and_writes_nothing_twice(
-    network: BadNetwork, far: InProcessBroker, trouble: str
-) -> None:
-    where = SinkOptions(bootstrap=network.address, topic="t", batch_bytes=2_000)
+def test_a_writer_loses_nothing_and_writes_nothing_twice(far: InProcessBroker, trouble: str) -> None:
+    where = SinkOptions(bootstrap=far.bootstrap_servers, topic="t", batch_bytes=2_000)
     with borrowed(where.bootstrap, "test", NOTICED, NOTICED) as link:
         writer = Writer(link, where)
         for number in range(6):
             writer.write(batch_of(value=[b"%d" % (number * 500 + n) for n in range(500)]))
             if number == 2:
-                mended = begin(network, trouble)
+                mended = begin(far.network, trouble)
         assert writer.finish().records == 3_000
         mended.join()
     if trouble == "lose_answers":
-        assert network.lost > 0, "requests were obeyed whose answers never came"
-    with Wire(far.bootstrap_servers) as wire:
+        assert far.network.lost > 0, "requests were obeyed whose answers never came"
+    with Wire(far.direct_servers) as wire:
         found = [int(record.value or b"") for _, record in Consumer(wire, "t", {0: 0}, {0: 3_000})]
     assert found == list(range(3_000))
 
 
-def test_a_network_that_stays_away_is_named(network: BadNetwork, far: InProcessBroker) -> None:
-    with Wire(far.bootstrap_servers) as wire, Producer(wire, "t") as out:
+def test_a_network_that_stays_away_is_named(far: InProcessBroker) -> None:
+    with Wire(far.direct_servers) as wire, Producer(wire, "t") as out:
         out.add(None, b"v")
-    network.cut()
+    far.network.cut()
     options = ReadOptions(timeout=1, request_timeout=NOTICED, connect_timeout=NOTICED)
-    with pytest.raises(BrokerUnreachable, match=network.address):
-        list(read_range(network.address, "t", 0, 0, 1, options=options))
+    with pytest.raises(BrokerUnreachable, match=far.bootstrap_servers):
+        list(read_range(far.bootstrap_servers, "t", 0, 0, 1, options=options))
 
 
 @pytest.mark.slow
 def test_a_pipeline_over_a_network_that_comes_and_goes(
-    network: BadNetwork, far: InProcessBroker, spark: SparkSession, tmp_path: Path
+    far: InProcessBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     runs = StageRuns(spark, far, tmp_path)
     source, end, shore = runs.name("in", 2), runs.name("out", 2), tmp_path / "lake"
@@ -120,11 +111,11 @@ def test_a_pipeline_over_a_network_that_comes_and_goes(
 
     def come_and_go() -> None:
         while not over.wait(0.4):
-            network.cut()
+            far.network.cut()
             over.wait(0.3)
-            network.mend()
+            far.network.mend()
             if not over.wait(0.2):
-                network.reset()
+                far.network.reset()
 
     def in_the_lake() -> list[int]:
         if not any(shore.glob("*.parquet")):

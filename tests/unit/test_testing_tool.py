@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.protocol.records import Record, encode_batch
 from ottla.testing.in_process import InProcessBroker
+from raw_client import RawClient
 
 pytest_plugins = ["pytester"]
 
@@ -183,3 +185,60 @@ def test_the_plugin_imports_no_broker_before_a_test_asks() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def far() -> Iterator[InProcessBroker]:
+    with ottla.testing.broker(topics=["t"], network=True) as broker:
+        yield broker
+
+
+def test_clients_of_a_broker_with_a_network_are_told_no_other_way(far: InProcessBroker) -> None:
+    assert far.bootstrap_servers != far.direct_servers
+    for address in (far.bootstrap_servers, far.direct_servers):
+        with Wire(address) as wire:
+            (node,) = wire.metadata().brokers
+            assert f"{node.host}:{node.port}" == far.bootstrap_servers
+
+
+def test_a_network_that_is_cut_is_silent_until_it_is_mended(far: InProcessBroker) -> None:
+    with RawClient(far.bootstrap_servers, timeout=0.3) as client:
+        assert client.produce("t", b"a").base_offset == 0
+        far.network.cut()
+        with pytest.raises(TimeoutError):
+            client.produce("t", b"b")
+        with RawClient(far.direct_servers) as beside:
+            assert beside.produce("t", b"c").base_offset == 1, "the broker itself is well"
+        far.network.mend()
+        client.socket.settimeout(10)
+        assert client.receive().responses[0].partition_responses[0].base_offset == 2
+
+
+def test_lost_answers_are_answers_to_what_was_done(far: InProcessBroker) -> None:
+    with RawClient(far.bootstrap_servers, timeout=0.3) as client:
+        far.network.lose_answers()
+        with pytest.raises(TimeoutError):
+            client.produce("t", b"a")
+        assert far.network.lost > 0
+        far.network.mend()
+        assert client.is_closed(within=10)
+    with RawClient(far.bootstrap_servers) as client:
+        assert client.produce("t", b"b").base_offset == 1
+
+
+def test_connections_can_be_broken_and_made_again(far: InProcessBroker) -> None:
+    with RawClient(far.bootstrap_servers) as client:
+        assert client.produce("t", b"a").base_offset == 0
+        far.network.reset()
+        assert client.is_closed(within=10)
+    far.kill()
+    with RawClient(far.bootstrap_servers) as client:
+        assert client.is_closed(within=10), "there is nobody at the other end"
+    far.start()
+    with RawClient(far.bootstrap_servers) as client:
+        assert client.produce("t", b"b").base_offset == 1
+
+
+def test_a_broker_without_a_network_says_how_to_get_one() -> None:
+    with ottla.testing.broker() as broker, pytest.raises(RuntimeError, match="network=True"):
+        broker.network.cut()

@@ -23,6 +23,7 @@ from ottla.config.values import BrokerConfig
 from ottla.protocol.errors import ApiError, error_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.storage.files import Disk
+from ottla.testing.network import Network
 from ottla.testing.ports import ReservedPort
 
 HOST = "127.0.0.1"
@@ -39,6 +40,7 @@ class InProcessBroker:
         topics: Mapping[str, int],
         data: Path | None,
         disk: Disk | None,
+        network: bool,
         settings: Mapping[str, object],
     ) -> None:
         self._topics = topics
@@ -50,6 +52,7 @@ class InProcessBroker:
         self.broker: Broker | None = None
         """The broker itself while it runs. It belongs to its own thread: look, do not touch."""
         self._port = ReservedPort(HOST)
+        self._network = Network(self.port) if network else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -66,8 +69,20 @@ class InProcessBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client wants to know: host:port."""
+        """What a client wants to know: host:port, or where the network begins that leads there."""
+        return self.direct_servers if self._network is None else self._network.address
+
+    @property
+    def direct_servers(self) -> str:
+        """host:port of the broker itself, past the network."""
         return f"{HOST}:{self.port}"
+
+    @property
+    def network(self) -> Network:
+        """The network to cut, for a broker that was made with `network=True`."""
+        if self._network is None:
+            raise RuntimeError("this broker has no network to cut: ask for one with broker(network=True)")
+        return self._network
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -92,7 +107,8 @@ class InProcessBroker:
             raise RuntimeError(f"{self!r} runs already")
         config = BrokerConfig.load(
             overrides={
-                "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+                "listeners": f"PLAINTEXT://{self.direct_servers}",
+                "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
                 "log.dirs": str(self.data),
                 **self._settings,
             }
@@ -126,6 +142,8 @@ class InProcessBroker:
     def close(self) -> None:
         """Stop, and remove the temporary folder."""
         self.stop()
+        if self._network is not None:
+            self._network.close()
         self._port.release()
         if self._temporary is not None:
             self._temporary.cleanup()

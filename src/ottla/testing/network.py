@@ -1,10 +1,11 @@
 """A network that can be cut: a relay before a broker, which holds back, loses or breaks what passes through.
 
-with BadNetwork() as network, ottla.testing.broker(settings=network.settings) as broker:
-    network.leads_to(broker)
-    ...                          # clients connect to network.address, and are told no other
-    network.cut()                # nothing passes any more, and nobody is told
-    network.mend()
+    with ottla.testing.broker(network=True) as broker:
+        ...                          # clients connect to broker.bootstrap_servers, and are told no other
+        broker.network.cut()         # nothing passes any more, and nobody is told
+        broker.network.mend()
+
+It needs no rights: both of its ends are ordinary sockets of this machine.
 """
 
 from __future__ import annotations
@@ -13,22 +14,20 @@ import contextlib
 import socket
 import struct
 import threading
-from types import TracebackType
-from typing import Protocol
+from collections.abc import Callable
 
+HOST = "127.0.0.1"
 _PIECE = 1 << 16
+_PATIENCE = 10.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: no time to say goodbye
 
 
-class _Broker(Protocol):
-    @property
-    def port(self) -> int: ...
+class Network:
+    """Leads from a port of its own to `port`. Threads are daemons, so a test that fails leaves nothing."""
 
-
-class BadNetwork:
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._target = 0
+    def __init__(self, port: int) -> None:
+        self._listener = socket.create_server((HOST, 0))
+        self._target = port
         self._changed = threading.Condition()
         self._cut = False
         self._loses_answers = False
@@ -37,36 +36,23 @@ class BadNetwork:
         self._threads: list[threading.Thread] = []
         self.lost = 0
         """Bytes of answers that were lost."""
-
-    def __enter__(self) -> BadNetwork:
         self._start(self._accept)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.reset()
-        for thread in self._threads:
-            thread.join(10)
-            assert not thread.is_alive()
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+        """Where it begins: host:port."""
+        return f"{HOST}:{self._listener.getsockname()[1]}"
 
-    @property
-    def settings(self) -> dict[str, object]:
-        """For the broker, so that it sends its clients here."""
-        return {"advertised.listeners": f"PLAINTEXT://{self.address}"}
-
-    def leads_to(self, broker: _Broker) -> None:
-        self._target = broker.port
+    def close(self) -> None:
+        """Break all connections and take no more."""
+        with self._changed:
+            self._ended = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
+        self._listener.close()
+        self.reset()
+        for thread in self._threads:
+            thread.join(_PATIENCE)
 
     # -- what can happen ----------------------------------------------------------------------------------
 
@@ -96,9 +82,9 @@ class BadNetwork:
 
     # -- how ----------------------------------------------------------------------------------------------
 
-    def _start(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, name="ottla-network", daemon=True)
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
         thread.start()
 
     def _accept(self) -> None:
@@ -108,7 +94,7 @@ class BadNetwork:
             except OSError:
                 return
             try:
-                broker = socket.create_connection(("127.0.0.1", self._target), 5)
+                broker = socket.create_connection((HOST, self._target), _PATIENCE)
             except OSError:
                 client.close()
                 continue
