@@ -1,25 +1,28 @@
-"""Idempotent producers of real clients over a network that loses answers, breaks connections and is cut.
+"""Real clients over a network that loses answers, breaks connections and is cut.
 
-What was taken but not answered is sent again by the client, and the broker must know it again: every record
-is in the log once, and in order.
+What an idempotent producer sent and was not answered it sends again, and the broker must know it again: every
+record is in the log once, and in order. A group that is not heard of is given up, and taken back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from kafka import KafkaProducer
 
 import ottla.testing
-from ottla.client.consume import Consumer
+from ottla.client.consume import Consumer as Reader
 from ottla.client.offsets import spans
 from ottla.client.wire import Wire
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.testing.in_process import InProcessBroker
+from raw_client import RawClient
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -118,6 +121,68 @@ def test_every_record_is_there_once_and_in_order(
     assert network.lost > 0, "some answers were lost"
     with Wire(broker.direct_servers) as wire:
         end = spans(wire, TOPIC, [0])[0].end
-        found = [int(record.value or b"") for _, record in Consumer(wire, TOPIC, {0: 0}, {0: end})]
+        found = [int(record.value or b"") for _, record in Reader(wire, TOPIC, {0: 0}, {0: end})]
     assert found == list(range(sent))
     assert sent > 500
+
+
+def test_a_group_cut_off_for_longer_than_its_session_goes_on_when_it_is_back() -> None:
+    settings = {"group.min.session.timeout.ms": 500, "group.initial.rebalance.delay.ms": 0}
+    with ottla.testing.broker(topics={TOPIC: 4}, network=True, settings=settings) as broker:
+        ended = threading.Event()
+        seen: list[set[int]] = [set(), set()]
+
+        def consume(number: int) -> None:
+            consumer = Consumer(
+                {
+                    "bootstrap.servers": broker.bootstrap_servers,
+                    "group.id": "g",
+                    "session.timeout.ms": 1000,
+                    "heartbeat.interval.ms": 200,
+                    "auto.offset.reset": "earliest",
+                    "enable.auto.commit": False,
+                    "reconnect.backoff.max.ms": 200,
+                    "log_level": 2,
+                }
+            )
+            consumer.subscribe([TOPIC])
+            while not ended.is_set():
+                message = consumer.poll(0.05)
+                if message is not None and message.error() is None:
+                    seen[number].add(int(message.value() or b""))
+                    consumer.commit(message)
+            consumer.close()
+
+        def until_seen(count: int) -> None:
+            deadline = time.monotonic() + 60
+            while len(seen[0] | seen[1]) < count:
+                assert time.monotonic() < deadline, f"{len(seen[0] | seen[1])} of {count} were read"
+                time.sleep(0.02)
+
+        def members_known() -> int:
+            request = DescribeGroupsRequest(groups=["g"])
+            return len(beside.call(request, 5).groups[0].members)
+
+        members = [threading.Thread(target=consume, args=(number,)) for number in range(2)]
+        for member in members:
+            member.start()
+        with RawClient(broker.direct_servers) as beside:
+            try:
+                for number in range(40):
+                    beside.produce(TOPIC, b"%d" % number, partition=number % 4)
+                until_seen(40)
+                broker.network.cut()
+                deadline = time.monotonic() + 30
+                while members_known():
+                    assert time.monotonic() < deadline, "those who are not heard of are given up"
+                    time.sleep(0.02)
+                for number in range(40, 80):
+                    beside.produce(TOPIC, b"%d" % number, partition=number % 4)
+                broker.network.mend()
+                until_seen(80)
+            finally:
+                ended.set()
+                broker.network.mend()
+                for member in members:
+                    member.join()
+        assert seen[0] | seen[1] == set(range(80))
