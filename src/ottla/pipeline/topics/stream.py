@@ -84,8 +84,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_driver(self) -> StreamDriver:
         if self._driver is None:
+            from ottla.pipeline.topics.orphans import end_with_spark
             from ottla.pipeline.topics.stream_driver import StreamDriver
 
+            end_with_spark()
             show_log()
             self._driver = StreamDriver(self.options)
         return self._driver
