@@ -19,10 +19,10 @@ from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupReques
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from raw_client import RawClient
 
-MEMBERS = 200
+MEMBERS = 100
 JOIN_VERSION = 3  # the last that needs no second request for a member id
-SESSION_MS = 3000
-STALL = 1.2 * SESSION_MS / 1000
+SESSION_MS = 5000
+STALL = 1.1 * SESSION_MS / 1000
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": SESSION_MS}
 
 

@@ -112,6 +112,7 @@ class UnsentAnswers:
         self._held: dict[Reader, int] = {}  # the first has kept us waiting for longest
 
     def hold(self, reader: Reader, size: int) -> None:
+        self.release(reader)
         self._held[reader] = size
         self.size += size
         while self.size > self.limit and len(self._held) > 1:

@@ -97,21 +97,28 @@ class Lane:
     def finish(self) -> None:
         """Serve all who wait: the broker is stopping."""
         while self._waiting:
-            self._waiting.popleft().run()
+            self._serve_next()
 
     def clear(self) -> None:
         """Forget all who wait: the broker is gone."""
         self._waiting.clear()
 
     def _serve(self) -> None:
+        self._comes_again = False
         began = now = self._now()
         end = began + max(began - self._turn_began, AT_ONCE)
         while self._waiting and now < end:
-            self._waiting.popleft().run()
+            self._serve_next()
             now = self._now()
-        self._comes_again = False
         if self._waiting:
             self._come_again()
+
+    def _serve_next(self) -> None:
+        """A defect in one who waits may not keep the others from being served."""
+        try:
+            self._waiting.popleft().run()
+        except Exception:
+            logger.exception("one who waited could not be served")
 
 
 class _Late:

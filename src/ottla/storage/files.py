@@ -142,10 +142,12 @@ def _fallocate() -> Callable[[int, int, int, int], None]:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 
-    function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    library = ctypes.CDLL(None, use_errno=True)
+    # On machines of 32 bits only the first takes positions of 64, where there is one.
+    function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
     if function is None:
         raise OSError(errno.ENOSYS, "no fallocate here")
-    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     function.restype = check
     return cast("Callable[[int, int, int, int], None]", function)
 

@@ -270,3 +270,20 @@ def test_a_timer_can_be_cancelled_until_it_has_run() -> None:
         while loop.soon or loop.timers:
             loop.turn()
         assert 99 not in loop.done, turns
+
+
+def test_a_timer_that_fails_keeps_nobody_from_being_served(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    crowd(loop)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    loop.lane.call_later(1.0, fail)
+    loop.turn(others=2.0, arrived=range(40))
+    loop.turn()
+    loop.send(40)
+    while loop.soon:
+        loop.turn()
+    assert loop.done == [-1, *range(41)]
+    assert "could not be served" in caplog.text
