@@ -455,11 +455,12 @@ class Segment:
     def _reserve(self, file: File, end: int) -> None:
         """Have the disk set room aside: a file system finds it for many blocks at once much more cheaply than
         for each block that is written, which is a quarter of what a write costs on ext4."""
-        self._reserved = end  # also when it fails: tried once for each step, and a write tells what is wrong
         try:
             file.reserve(self.size, end - self.size)
         except OSError as problem:
             logger.debug("no room set aside for %s: %s", self.path, problem)
+            self.cut_remains()  # a disk that runs full may have set a part of it aside, which others need
+        self._reserved = end  # also when it failed: tried once for each step, and a write tells what is wrong
 
     def cut_remains(self) -> None:
         """Cut off what a failed write left, and room set aside. When the disk refuses that too, the next

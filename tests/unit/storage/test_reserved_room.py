@@ -12,7 +12,7 @@ import pytest
 
 from ottla.storage import segment
 from ottla.storage.files import RealDisk
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.disk import FaultyDisk, MemoryDisk, MemoryFile
 from unit.storage.logs import Store, batch, offsets
 
 KB = 1024
@@ -109,6 +109,23 @@ def test_a_disk_that_sets_nothing_aside_is_written_to_all_the_same(code: int) ->
     fill(store, 4 * FROM)
     store.log.roll()
     assert offsets(store.log) == list(range(store.log.end_offset))
+
+
+def test_a_part_that_was_set_aside_is_given_back_when_the_whole_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    fill(store, FROM)
+    cuts: list[int] = []
+    monkeypatch.setattr(MemoryFile, "reserve", refuse)
+    monkeypatch.setattr(MemoryFile, "truncate", lambda file, size: cuts.append(size))
+    before = store.log.size
+    fill(store, FROM + AHEAD // 2)
+    assert cuts == [before], "once for each step, not for each record"
+
+
+def refuse(file: MemoryFile, position: int, size: int) -> None:
+    raise OSError(errno.ENOSPC, "full")
 
 
 def test_a_disk_with_room_for_the_records_but_not_for_more_takes_them() -> None:
