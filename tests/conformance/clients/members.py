@@ -25,6 +25,7 @@ from kafka.errors import KafkaError
 
 HEARTBEAT_MS = 200
 SESSION_MS = 6000
+CLOSE_WITHIN = 20.0  # seconds; up to a session is spent in waiting for others
 METADATA_MS = 300
 
 
@@ -318,7 +319,10 @@ class AiokafkaMember:
 
     def close(self) -> None:
         self._loop.run_until_complete(self._starting)
-        self._loop.run_until_complete(self.consumer.stop())
+        # One that commits by itself and has lost its coordinator asks for it for ever while it is being closed,
+        # without looking for it (its `commit_offsets`). Such a one is left to itself: its session ends it.
+        with contextlib.suppress(TimeoutError):
+            self._loop.run_until_complete(asyncio.wait_for(self.consumer.stop(), CLOSE_WITHIN))
         self._loop.close()
 
 
