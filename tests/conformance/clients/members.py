@@ -319,7 +319,7 @@ class AiokafkaMember:
 
     def close(self) -> None:
         self._loop.run_until_complete(self._starting)
-        # One that commits by itself and has lost its coordinator asks for it for ever while it is being closed,
+        # One that commits by itself and has lost its coordinator asks it for ever while it is being closed,
         # without looking for it (its `commit_offsets`). Such a one is left to itself: its session ends it.
         with contextlib.suppress(TimeoutError):
             self._loop.run_until_complete(asyncio.wait_for(self.consumer.stop(), CLOSE_WITHIN))
