@@ -226,6 +226,8 @@ class Log:
             if segment.should_roll(config, size, next_offset - 1, max_timestamp, now):
                 segment = self._row.roll(batches[0][1], producers)
             segment.append(data, batches, config.index_interval_bytes)
+        except Damaged as damage:  # met when an index has to be made anew
+            raise self._go_offline(segment_damaged(self.name, segment.path, damage)) from damage
         except OSError as problem:
             raise disk_refused(self.name, self.folder, "write", problem) from problem
         for position, base_offset, header in batches:

@@ -184,11 +184,19 @@ class Segment:
         return files
 
     def close_file(self) -> None:
-        """Let go of the descriptor and of indexes that can be read again from their files."""
+        """Let go of the descriptor and of indexes that can be read again from their files.
+
+        An empty index of the active segment may have no file yet, so it stays: it takes next to no memory.
+        """
         self._file = None
-        if self._index is not None and self._index.written == len(self._index):
+        index, time_index = self._index, self._time_index
+        if index is not None and index.written == len(index) and (index.written or self.sealed):
             self._index = None
-        if self._time_index is not None and self._time_index.written == len(self._time_index):
+        if (
+            time_index is not None
+            and time_index.written == len(time_index)
+            and (time_index.written or self.sealed)
+        ):
             self._time_index = None
 
     def timestamp_for_retention(self, now_ms: int) -> int:
@@ -214,29 +222,33 @@ class Segment:
     @property
     def index(self) -> OffsetIndex:
         """The offset index, read from its file when not in memory, made anew when the file is no good."""
-        if self._index is None:
-            _ = self.file  # so that one eviction lets go of both
-            try:
-                self._index = OffsetIndex.decode(self._disk.read(self.path_of(INDEX_SUFFIX)), self.size)
-            except (FileNotFoundError, CorruptIndex) as problem:
-                logger.warning("%s: making the index anew: %s", self.path, problem)
-                self.rebuild_indexes(REBUILD_INTERVAL)
-                assert self._index is not None
-            if self._index.positions:
-                self._since_index = self.size - self._index.positions[-1]
-            self._open_segments.index_loaded(self)
-        return self._index
+        index = self._index  # another thread that opens files may evict it at any moment
+        return self._load_index() if index is None else index
+
+    def _load_index(self) -> OffsetIndex:
+        _ = self.file  # so that one eviction lets go of both
+        try:
+            index = OffsetIndex.decode(self._disk.read(self.path_of(INDEX_SUFFIX)), self.size)
+        except (FileNotFoundError, CorruptIndex) as problem:
+            logger.warning("%s: making the index anew: %s", self.path, problem)
+            index, _ = self.rebuild_indexes(REBUILD_INTERVAL)
+        self._index = index
+        if index.positions:
+            self._since_index = self.size - index.positions[-1]
+        self._open_segments.index_loaded(self)
+        return index
 
     @property
     def time_index(self) -> TimeIndex:
         """The time index; that of a sealed segment is read for each use, which is rare."""
-        if self._time_index is not None:
-            return self._time_index
+        time_index = self._time_index
+        if time_index is not None:
+            return time_index
         try:
             time_index = TimeIndex.decode(self._disk.read(self.path_of(TIME_INDEX_SUFFIX)))
         except (FileNotFoundError, CorruptIndex) as problem:
             logger.warning("%s: making the time index anew: %s", self.path, problem)
-            time_index = self.rebuild_indexes(REBUILD_INTERVAL)
+            _, time_index = self.rebuild_indexes(REBUILD_INTERVAL)
         self._time_index = None if self.sealed else time_index
         return time_index
 
@@ -288,17 +300,25 @@ class Segment:
             if header[8] > (self.max_timestamp or -1):
                 self.max_timestamp, self.max_timestamp_offset = header[8], header[0] + header[6]
 
-    def rebuild_indexes(self, interval: int) -> TimeIndex:
+    def rebuild_indexes(self, interval: int) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes, in memory and on disk, from the batches in the file. Damaged when the file is."""
-        self.start_empty_indexes()
-        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        index, time_index = OffsetIndex(), TimeIndex()
+        newest, newest_offset, since_index = -1, self.base_offset, 0
         for position, header in walk(self.file, 0, self.size):
-            self.note_batch(position, header[0] + header[6], header[8], header[1] + LENGTH_OVERHEAD, interval)
+            last_offset = header[0] + header[6]
+            if header[8] > newest:
+                newest, newest_offset = header[8], last_offset
+            if since_index > interval:
+                index.add(last_offset - self.base_offset, position)
+                time_index.add(newest, newest_offset - self.base_offset)
+                since_index = 0
+            since_index += header[1] + LENGTH_OVERHEAD
+        self.max_timestamp, self.max_timestamp_offset, self._since_index = newest, newest_offset, since_index
+        self._index, self._time_index = index, time_index
         self.write_indexes(finish=self.sealed)
-        time_index = self.time_index
         if self.sealed:
             self._time_index = None
-        return time_index
+        return index, time_index
 
     def note_batch(self, position: int, last_offset: int, timestamp: int, size: int, interval: int) -> None:
         """Bring indexes and largest timestamp up to date with a batch at the end of the segment."""
@@ -421,6 +441,9 @@ class Segment:
         if file is None:
             file = self.file
         start = self.size
+        if (self._index is None or self._time_index is None) and self._since_index + len(data) > interval:
+            # An entry is due. An index that cannot be read is made anew from the batches before these.
+            _ = self.index, self.time_index
         if start >= _RESERVES_FROM and start + len(data) > self._reserved:
             self._reserve(file, start + len(data) + _RESERVED_AHEAD)
         try:
