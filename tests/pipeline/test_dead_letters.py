@@ -121,6 +121,23 @@ def test_many_bad_records_are_found_by_reading_their_batch_again(
     assert sorted(ids(runs, target)) == list(range(0, 20, 2))
 
 
+def test_bad_records_of_every_topic_that_an_unanchored_pattern_takes_are_told(
+    runs: StageRuns, always_read_again: None
+) -> None:
+    one, other, target = runs.name("in"), runs.name("in-eu"), runs.name("out")
+
+    @stage(topic(pattern=rf"{runs.prefix}\.in", json="id long"), to=topic(target), name="copy")
+    def copy(frame: DataFrame) -> DataFrame:
+        return frame
+
+    runs.produce(one, [b'{"id": 1}', b"bad"])
+    runs.produce(other, [b"bad", b"bad", b"bad"])
+    runs.run(copy)
+    found = [(each.headers["ottla.topic"], each.headers["ottla.offset"]) for each in letters(runs, "copy")]
+    eu = other.encode()
+    assert sorted(found) == [(one.encode(), b"1"), (eu, b"0"), (eu, b"1"), (eu, b"2")]
+
+
 def test_a_batch_that_is_read_again_starts_where_the_stage_started(
     runs: StageRuns, always_read_again: None
 ) -> None:

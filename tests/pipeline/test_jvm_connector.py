@@ -52,6 +52,16 @@ part = [json.dumps({"mixed": p}) for p in (
 limits = {"startingOffsets": part[0], "endingOffsets": part[1]}
 same("rows of a range", *(rows(source(spark.read, c, "mixed", **limits)) for c in ("ottla", "kafka")))
 
+def chosen(connector, pattern):
+    reader = spark.read.format(connector).option("kafka.bootstrap.servers", bootstrap)
+    found = reader.option("subscribePattern", pattern).load().select("topic").distinct()
+    return sorted(row.topic for row in found.collect())
+
+for pattern, topics in [("mixed", ["mixed", "mixed-eu", "my-mixed"]), ("^mixed$", ["mixed"]),
+    (" ^mixed ", ["mixed", "mixed-eu"]), ("eu|^my", ["mixed-eu", "my-mixed"])]:
+    same(f"topics of the pattern {pattern!r}", chosen("ottla", pattern), chosen("kafka", pattern))
+    assert chosen("ottla", pattern) == topics, (pattern, chosen("ottla", pattern))
+
 def run(connector, frame, topic, checkpoint):
     writer = frame.writeStream.format(connector).option("kafka.bootstrap.servers", bootstrap)
     query = writer.option("topic", topic).option("checkpointLocation", f"{folder}/{checkpoint}")
@@ -110,8 +120,12 @@ spark.stop()
 def topics() -> Iterator[InProcessBroker]:
     """A broker with a topic of all codecs, null keys and values, headers, and one empty partition."""
     names = {"mixed": 4, "by-kafka": 3, "by-ottla": 3, "streamed-by-kafka": 3, "streamed-by-ottla": 3}
+    names |= {"mixed-eu": 1, "my-mixed": 1}
     with ottla.testing.broker(topics=names) as running:
         with Wire(running.bootstrap_servers) as wire:
+            for name in ("mixed-eu", "my-mixed"):
+                with Producer(wire, name) as producer:
+                    producer.add(None, b"1")
             for codec in Codec:
                 with Producer(wire, "mixed", codec=codec, batch_bytes=3_000) as producer:
                     for n in range(600):
@@ -138,6 +152,10 @@ def test_both_connectors_give_the_same_schema_rows_and_partitions(
             "schema without headers",
             "rows of a batch",
             "rows of a range",
+            "topics of the pattern 'mixed'",
+            "topics of the pattern '^mixed$'",
+            "topics of the pattern ' ^mixed '",
+            "topics of the pattern 'eu|^my'",
             "rows written by a batch",
             "rows written by a stream",
             "rows read of what the other wrote",

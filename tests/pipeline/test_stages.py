@@ -224,6 +224,14 @@ AVSC = json.dumps(AVRO)
             lambda: declared(topic(pattern="clicks.*", string=True), to=topic("clicks.clean")),
             "read and written by the same stage",
         ),
+        (
+            lambda: declared(topic(pattern="w", string=True), to=topic("w-clean")),
+            "w-clean is read and written by the same stage",
+        ),
+        (
+            lambda: declared(topic(pattern="w", string=True), to=topic("other"), dead_letters="bad-w"),
+            "reads its own dead letters: bad-w",
+        ),
         (lambda: declared(CLICKS, to=topic(pattern="x.*")), "writes to one topic by its name"),
         (lambda: declared(CLICKS, to=[lake("x"), lake("x")]), "writes lake x twice"),
         (lambda: declared(CLICKS, to=topic("b"), mode="apend"), "did you mean append?"),

@@ -31,6 +31,7 @@ from ottla.pipeline.connectors import CONNECTORS, Connection
 from ottla.pipeline.dead_letters import DeadLetters, Input, explain_failure, seen_in_batch, watched
 from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic, nearest
 from ottla.pipeline.fingerprint import Fingerprint
+from ottla.pipeline.refusals import anchor_hint
 from ottla.pipeline.shapes import shape_of
 from ottla.pipeline.values.encoding import encoded, rows_for, topic_columns, value_schema
 from ottla.pipeline.values.formats import columns_of, decoded, first_line, reader_of
@@ -177,6 +178,7 @@ def build(spark: SparkSession, stage: Stage, context: RunContext) -> BuiltStage:
             if stage.bad == "dead-letter" and declared.reads(dead_letter_topic):
                 raise StageError(
                     f'{what}: reads its own dead letters: {dead_letter_topic}; give dead_letters="..."'
+                    f"{anchor_hint(declared)}"
                 )
             options = connection.source_options(
                 declared, stage.group(context.pipeline), folder.starting_options()

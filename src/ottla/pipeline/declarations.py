@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ottla.pipeline.patterns import matches
+
 Format = Literal["json", "avro", "string", "bytes"]
 Framing = Literal["plain", "confluent"]
 
@@ -52,7 +54,7 @@ class Topic:
     def reads(self, topic_name: str) -> bool:
         """Whether this input takes records of the topic called so."""
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic_name) is not None
+            return matches(self.pattern, topic_name)
         return self.name == topic_name
 
 

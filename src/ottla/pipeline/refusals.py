@@ -23,6 +23,7 @@ from ottla.pipeline.declarations import (
     Topic,
     nearest,
 )
+from ottla.pipeline.patterns import compiled
 
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INTERVAL = re.compile(
@@ -104,7 +105,16 @@ def _check_output(what: str, declared: Stage, output: Topic | Lake) -> None:
         if each.reads(output.name):
             raise StageError(
                 f"{what}: {output.name} is read and written by the same stage: it would feed itself for ever"
+                f"{anchor_hint(each)}"
             )
+
+
+def anchor_hint(source: Topic) -> str:
+    """What to write when a pattern takes more topics than it should."""
+    if source.pattern is None:
+        return ""
+    whole = f"^{source.pattern.strip()}$"
+    return f"; a pattern matches anywhere in a name, so write pattern={whole!r} to match whole names"
 
 
 def _check_real_time(what: str, declared: Stage) -> None:
@@ -159,8 +169,8 @@ def check_topic_name(name: object) -> None:
 
 def check_pattern(pattern: str) -> None:
     try:
-        re.compile(pattern)
-    except (re.error, TypeError) as problem:
+        compiled(pattern)
+    except (re.error, TypeError, AttributeError) as problem:
         raise StageError(f"pattern={pattern!r} is no regular expression: {problem}") from None
 
 

@@ -12,7 +12,6 @@ what to do.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TypeVar
 from ottla.client.groups import by_topic
 from ottla.client.offsets import EARLIEST, LATEST, Span
 from ottla.client.wire import BrokerUnreachable, Patience, Pending, Wire, check
+from ottla.pipeline.patterns import matches
 from ottla.pipeline.topics.options import Place, SourceOptions
 from ottla.pipeline.topics.watching import bytes_per_offset
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -111,13 +111,12 @@ class Brokers:
             names = None
         elif chosen.kind == "assign":
             names = dict.fromkeys(topic for topic, _ in chosen.places)
-        matches = re.compile(chosen.pattern).search
         places: list[Place] = []
         missing: list[tuple[str, int | None]] = []
         leaders: dict[Place, tuple[int, bytes]] = {}
         for topic in self.wire.metadata(names).topics:
             name = topic.name or ""
-            if names is None and (topic.is_internal or not matches(name)):
+            if names is None and (topic.is_internal or not matches(chosen.pattern, name)):
                 continue
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 missing.append((name, None))

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from ottla.pipeline.patterns import compiled
+
 Place: TypeAlias = tuple[str, int]
 """A partition of a topic."""
 
@@ -67,7 +69,7 @@ def pattern(name: str, text: str) -> re.Pattern[str]:
     if not stripped:
         raise OptionError(f"{name} is empty: a regular expression for names of topics is wanted")
     try:
-        return re.compile(stripped)
+        return compiled(stripped)
     except re.error as error:
         raise OptionError(
             f"{name} is {text!r}, which is no regular expression ({error}). It is read by Python's `re`, "
