@@ -385,6 +385,8 @@ class Segment:
             index.written = len(index)
             file.truncate(index.written * OFFSET_ENTRY_SIZE)
             written.append(file)
+            if self._file is not None:
+                self._open_segments.index_loaded(self)
         if time_index is not None:
             file = self._disk.open(self.path_of(TIME_INDEX_SUFFIX), create=True)
             file.write_at(time_index.written * TIME_ENTRY_SIZE, time_index.encode(time_index.written))
@@ -402,8 +404,6 @@ class Segment:
         self._tail_last = self._tail_positions = None
         if self._file is None:
             self._index = None
-        else:
-            self._open_segments.index_loaded(self)
 
     # -- writing -------------------------------------------------------------------------------------
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any, cast
+
 from ottla.storage.log import Log
+from ottla.storage.open_segments import OpenSegments
+from ottla.storage.segment import Segment
 from unit.storage.logs import T0, TOPIC_ID, Store, batch
 
 HOUR = 3_600_000
@@ -72,3 +77,86 @@ def test_an_index_lost_while_its_segment_is_closed_is_made_anew_before_the_next_
     found = log.offset_for_timestamp(T0 + 10)
     assert found is not None
     assert found.offset == 4
+
+
+class CountedSegment:
+    """As much of a segment as `OpenSegments` sees, and how often it looks."""
+
+    looks = 0
+
+    def __init__(self, index_bytes: int = 0) -> None:
+        self._in_use = False
+        self._index_bytes = index_bytes
+        self.is_closed = False
+
+    @property
+    def in_use(self) -> bool:
+        CountedSegment.looks += 1
+        return self._in_use
+
+    @in_use.setter
+    def in_use(self, value: bool) -> None:
+        self._in_use = value
+
+    @property
+    def index_bytes(self) -> int:
+        CountedSegment.looks += 1
+        return 0 if self.is_closed else self._index_bytes
+
+    def close_file(self) -> None:
+        self.is_closed = True
+
+
+def crowd(count: int, limit: int) -> tuple[Any, list[Any]]:
+    open_segments = OpenSegments(limit)
+    segments = [CountedSegment(index_bytes=8) for _ in range(count)]
+    for segment in segments:
+        segment.in_use = True
+        open_segments.opened(cast(Segment, segment))
+    CountedSegment.looks = 0
+    return open_segments, segments
+
+
+def test_a_round_among_many_open_files_looks_at_few_of_them() -> None:
+    limit = 32_768
+    open_segments, segments = crowd(limit, limit)
+    began = time.process_time()
+    open_segments.opened(cast(Segment, CountedSegment()))
+    assert time.process_time() - began < 1.0  # milliseconds on a quiet machine, 28 s when it was quadratic
+    assert CountedSegment.looks < 4096
+    assert 1 <= sum(segment.is_closed for segment in segments) <= 200
+    assert len(open_segments) <= limit
+
+
+def test_the_rounds_after_the_first_are_short() -> None:
+    limit = 8_192
+    open_segments, _ = crowd(limit, limit)
+    open_segments.opened(cast(Segment, CountedSegment()))
+    CountedSegment.looks = 0
+    for _ in range(limit):
+        open_segments.opened(cast(Segment, CountedSegment()))
+    assert CountedSegment.looks < 10 * limit
+
+
+def test_forgetting_all_segments_looks_at_none_of_the_others() -> None:
+    count = 10_000
+    open_segments, segments = crowd(count, count)
+    for segment in segments:
+        open_segments.forget(segment)
+    assert CountedSegment.looks <= count
+    assert len(open_segments) == 0
+    assert open_segments.index_bytes == 0
+
+
+def test_indexes_are_let_go_of_when_they_take_too_much_memory() -> None:
+    store = Store(index_interval_bytes=100, segment_bytes=20_000)
+    log = store.log
+    open_segments = store.directory._open_segments
+    open_segments.max_index_bytes = 1000
+    for number in range(400):
+        log.append(batch(value=b"x" * 200, timestamp=T0 + number), 0)
+    for offset in range(0, 400, 20):
+        assert log.read(offset, 1000, 400) is not None
+        held = sum(segment.index_bytes for segment in log._segments if segment._file is not None)
+        assert open_segments.index_bytes == held
+        assert held <= 1000 + 20_000 // 100 * 8
