@@ -66,7 +66,7 @@ class SegmentRow:
         "_folder",
         "_open_segments",
         "_sealed_size",
-        "_snapshot_size",
+        "_snapshot_position",
         "bases",
         "doomed",
         "folder_dirty",
@@ -95,7 +95,8 @@ class SegmentRow:
         self.folder_dirty = False
         self._sealed_size = 0
         self._count_sealed()
-        self._snapshot_size = self.size  # what the log had grown to when the last snapshot was taken
+        # Where the active segment ended when the last snapshot was taken; there is one at its beginning.
+        self._snapshot_position = segments[-1].size if segments else 0
 
     def _count_sealed(self) -> None:
         self._sealed_size = sum(segment.size for segment in self.segments[:-1])
@@ -107,8 +108,8 @@ class SegmentRow:
 
     @property
     def grown_since_snapshot(self) -> int:
-        """Bytes."""
-        return self.size - self._snapshot_size
+        """Bytes. Not what the whole log has grown by: segments leave it as well."""
+        return self.segments[-1].size - self._snapshot_position
 
     def slot_of(self, offset: int) -> int:
         """Which of the segments would hold `offset`; -1 when it lies before all of them."""
@@ -171,7 +172,7 @@ class SegmentRow:
         self._sealed_size += old.size
         self.folder_dirty = True
         self.snapshots.note(base_offset, self.bases)
-        self._snapshot_size = self.size
+        self._snapshot_position = 0
         return segment
 
     def _create(self, base_offset: int) -> Segment:
@@ -184,7 +185,7 @@ class SegmentRow:
         files = self.segments[-1].write_indexes(finish=closing)
         files.append(self.snapshots.write(end_offset, producers.encode()))
         self.snapshots.note(end_offset, self.bases)
-        self._snapshot_size = self.size
+        self._snapshot_position = self.segments[-1].size
         return files
 
     # -- removing ------------------------------------------------------------------------------------
@@ -228,6 +229,7 @@ class SegmentRow:
         if cut.position < segment.size or doomed:
             with _blaming(segment):
                 segment.truncate(cut.position)
+        self._snapshot_position = 0 if doomed else min(self._snapshot_position, segment.size)
         self._count_sealed()
 
     def restore_producers(self, producers: ProducerStates, end_offset: int) -> None:
@@ -242,7 +244,7 @@ class SegmentRow:
         self.snapshots.remove_after(-1)
         self.segments.append(self._create(start_offset))
         self.bases.append(start_offset)
-        self._sealed_size = self._snapshot_size = 0
+        self._sealed_size = self._snapshot_position = 0
 
     def let_go(self) -> None:
         """Close all files; the row stays as it is."""
