@@ -125,7 +125,11 @@ class Flushing:
             return False
         if self._row.size == 0:
             return not len(self._producers)
-        return not self.epochs_dirty and end_offset in self._row.snapshots.offsets
+        return (
+            not self.epochs_dirty
+            and end_offset in self._row.snapshots.offsets
+            and self._row.segments[-1].indexes_are_finished
+        )
 
     # -- the steps -----------------------------------------------------------------------------------
 

@@ -226,6 +226,7 @@ class Loader:
             logger.warning("%s: not as a clean stop leaves it; scanning it", self._name)
             self._report.clean = False
             return self._recover(epochs_are_whole)
+        active.found_finished()
         self._restore_producers(end_offset)
         self._open_segments.forget(active)
         return end_offset

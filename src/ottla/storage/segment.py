@@ -74,6 +74,7 @@ class Segment:
     __slots__ = (
         "_disk",
         "_file",
+        "_finished_size",
         "_folder",
         "_index",
         "_open_segments",
@@ -112,6 +113,7 @@ class Segment:
         self._file: File | None = None
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        self._finished_size = -1  # how large the segment was when its index files were last finished
         self._since_index = 0
         self._remains = False  # a failed write left bytes behind `size` that could not be cut off yet
         self._reserved = 0  # up to here the disk was asked to set room aside
@@ -393,7 +395,17 @@ class Segment:
             time_index.written = len(time_index)
             file.truncate(time_index.written * TIME_ENTRY_SIZE)
             written.append(file)
+        self._finished_size = self.size if finish else -1
         return written
+
+    @property
+    def indexes_are_finished(self) -> bool:
+        """Whether the files of the indexes hold all they have to hold when the log is closed."""
+        return self._finished_size == self.size
+
+    def found_finished(self) -> None:
+        """The index files are those of a clean stop."""
+        self._finished_size = self.size
 
     def seal(self) -> None:
         """The segment will not be written to any more."""

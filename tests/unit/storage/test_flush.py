@@ -152,3 +152,57 @@ def test_a_flush_by_time_does_not_wait_for_a_wall_clock_that_was_set_back() -> N
     store.clock.set_wall(T0 - 3_600_000)
     store.clock.advance(1000)
     assert store.log.flush_due()
+
+
+def grow(store: Store, size: int) -> None:
+    """Append until the log has grown by `size` bytes, whatever leaves it meanwhile."""
+    for number in range(size // 1000):
+        store.log.append(batch(value=b"%d" % number + b"x" * 1000), 0)
+
+
+def test_a_log_that_retention_has_cut_is_flushed_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 5_000)
+    store = Store(segment_bytes=50_000, retention_bytes=60_000)
+    grow(store, 300_000)
+    store.directory.checkpoint()
+    assert store.log.apply_retention(store.log.end_offset)
+    grow(store, 10_000)
+    assert store.log.flush_worthwhile()
+    store.directory.checkpoint()
+    assert store.log.recovery_point == store.log.end_offset
+
+
+def test_a_log_that_was_truncated_is_flushed_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 5_000)
+    store = Store(segment_bytes=100_000)
+    grow(store, 60_000)
+    store.directory.checkpoint()
+    store.log.truncate_to(10)
+    grow(store, 10_000)
+    assert store.log.flush_worthwhile()
+
+
+def test_lookups_by_time_are_right_after_a_flush_and_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 500)
+    store = Store(index_interval_bytes=400)
+    for number in range(10):
+        store.log.append(batch(value=b"x" * 200, timestamp=T0 + number * 10), 0)
+    store.directory.checkpoint()  # with a snapshot; nothing is appended behind it
+    assert store.log.recovery_point == 10
+    log = store.reopen()
+    assert store.report.clean
+    newest = log.max_timestamp()
+    assert newest is not None
+    assert (newest.offset, newest.timestamp) == (9, T0 + 90)
+    found = log.offset_for_timestamp(T0 + 90)
+    assert found is not None
+    assert found.offset == 9
+
+
+def test_a_log_that_was_only_opened_is_closed_without_a_write() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    store = Store(disk)
+    store.log.append(batch(), 0)
+    store.reopen()
+    disk.before_write = lambda path: pytest.fail(f"{path} was written")
+    store.log.close()
