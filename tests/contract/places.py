@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Protocol
 
 from ottla.clock import SystemClock
 from ottla.cluster.registry import Registry
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
+from ottla.testing.simulation.registry import SimulatedRegistry, SimulatedSession
 
 
 class Place(Protocol):
@@ -74,6 +76,27 @@ class SqliteMemory:
         await _expire(registry, witness)
 
 
+class Simulated:
+    """The registry of simulations: one server in memory, calls that take time."""
+
+    survives_restart = False
+
+    def __init__(self, folder: Path) -> None:
+        self._server = SimulatedRegistry(Random(1), session_timeout=0.5, delay=(0.0, 0.0005))
+
+    async def open(self) -> Registry:
+        session = self._server.connect()
+        await session.open()
+        return session
+
+    async def crash(self, registry: Registry) -> None:
+        assert isinstance(registry, SimulatedSession)
+        await registry.abandon()
+
+    async def expire(self, registry: Registry, witness: Registry) -> None:
+        assert self._server.expire(registry.session_id)
+
+
 async def _expire(registry: Registry, witness: Registry) -> None:
     assert isinstance(witness, SqliteRegistry)
     store = witness._store
@@ -83,4 +106,5 @@ async def _expire(registry: Registry, witness: Registry) -> None:
 PLACES: dict[str, Callable[[Path], Place]] = {
     "sqlite-file": SqliteFile,
     "sqlite-memory": SqliteMemory,
+    "simulated": Simulated,
 }

@@ -1,0 +1,237 @@
+"""An asyncio event loop with virtual time: a run takes as long as its work, and a seed repeats it exactly.
+
+Time moves only when nothing is left to do: then it jumps to the next timer. Sockets are those of the
+simulated network (`network`), which the loop asks for their readiness instead of the kernel. Work for threads
+runs on the loop's own thread, a little later in virtual time, one job of an executor after another.
+
+Every task and callback belongs to the `Host` in whose context it was made. When a host crashes, nothing of it
+runs again: no `finally`, no last write, as after kill -9. Its tasks are kept until the run is over, so that
+the garbage collector does not close their coroutines in the middle of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import selectors
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
+
+from ottla.clock import Clock
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+START_MS = 1_700_000_000_000
+"""Wall-clock time at which every simulation begins."""
+
+_LONGEST_THREAD_START = 0.001
+_BETWEEN_JOBS = 1e-6  # timers of the same moment run in no particular order
+_host: contextvars.ContextVar[Host | None] = contextvars.ContextVar("simulated host", default=None)
+
+
+class NothingToDo(RuntimeError):
+    """No timer is pending and no socket can become ready: the simulated system hangs for ever."""
+
+
+class Host:
+    """One simulated machine or process. `skew_ms` shifts its wall clock."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.skew_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<host {self.name}{'' if self.alive else ', crashed'}>"
+
+    def run(self, function: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """Call `function` so that what it starts belongs to this host."""
+        context = contextvars.copy_context()
+        context.run(_host.set, self)
+        return context.run(function, *args)
+
+    def crash(self) -> None:
+        """Stop everything that belongs to this host, at once and for good."""
+        self.alive = False
+
+
+class Sockets(Protocol):
+    """What the loop asks the simulated network."""
+
+    def events(self, fd: int) -> int:
+        """The `selectors.EVENT_*` bits for which the socket is ready now."""
+        ...
+
+
+class _Selector(selectors.BaseSelector):
+    """The place where asyncio asks for ready sockets and waits: here, where virtual time passes."""
+
+    def __init__(self, rng: Random) -> None:
+        self.sockets: Sockets | None = None
+        self.now = 0.0
+        self._rng = rng
+        self._keys: dict[int, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        if fd in self._keys:
+            raise KeyError(f"{fd} is registered already")
+        key = self._keys[fd] = selectors.SelectorKey(fileobj, fd, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        self.unregister(fileobj)
+        return self.register(fileobj, events, data)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = self._ready()
+        if not ready and timeout != 0:
+            if timeout is None:
+                raise NothingToDo("no timer is pending and no socket is ready")
+            self.now += max(timeout, 0.0)
+        return ready
+
+    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
+        sockets = self.sockets
+        if sockets is None:
+            return []
+        ready = [
+            (key, events) for fd, key in self._keys.items() if (events := sockets.events(fd) & key.events)
+        ]
+        if len(ready) > 1:
+            self._rng.shuffle(ready)
+        return ready
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return cast("Mapping[Any, selectors.SelectorKey]", self._keys)
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    def __init__(self, rng: Random) -> None:
+        self._virtual = _Selector(rng)
+        self._rng = rng
+        self._executors: dict[int, float] = {}
+        self._tasks: list[asyncio.Future[Any]] = []
+        self.defects: list[str] = []
+        """What nobody caught: an exception in a callback or a task whose result nobody asked for."""
+        super().__init__(self._virtual)
+        # Which turn of the loop a timer belongs to must not depend on the resolution of the machine's clock.
+        self._clock_resolution = 1e-9
+        self.set_exception_handler(self._note_defect)
+
+    def use(self, sockets: Sockets) -> None:
+        """Ask this network for the readiness of sockets."""
+        self._virtual.sockets = sockets
+
+    def time(self) -> float:
+        return self._virtual.now
+
+    # -- who a callback belongs to --------------------------------------------------------------------
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        host = _host.get() if context is None else context.get(_host)
+        if host is not None:
+            args, callback = (host, callback, args), _if_alive
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        host = _host.get() if context is None else context.get(_host)
+        if host is not None:
+            args, callback = (host, callback, args), _if_alive
+        return super().call_at(when, callback, *args, context=context)
+
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., Any], *args: Any
+    ) -> None:
+        host = _host.get()
+        if host is not None:
+            args, callback = (host, callback, args), _if_alive
+        super().add_reader(fd, callback, *args)
+
+    def add_writer(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., Any], *args: Any
+    ) -> None:
+        host = _host.get()
+        if host is not None:
+            args, callback = (host, callback, args), _if_alive
+        super().add_writer(fd, callback, *args)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = super().create_task(coro, **options)
+        if _host.get() is not None:
+            self._tasks.append(task)
+        return task
+
+    # -- threads --------------------------------------------------------------------------------------
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run `func` a little later, in the order of asking for each executor."""
+        future: asyncio.Future[Any] = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except BaseException as error:  # noqa: BLE001 - as a thread pool, which hands everything over
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        due = self.time() + self._rng.random() * _LONGEST_THREAD_START
+        due = max(due, self._executors.get(id(executor), 0.0) + _BETWEEN_JOBS)
+        self._executors[id(executor)] = due
+        self.call_at(due, work)
+        return future
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def _note_defect(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+        error = details.get("exception")
+        self.defects.append(f"{details.get('message')}: {error!r}" if error else str(details.get("message")))
+
+    def discard(self) -> None:
+        """End the run: what still waits is dropped, not finished."""
+        self.set_exception_handler(lambda *_: None)
+        for task in self._tasks:
+            # A dead task would be reported as destroyed while pending; nobody is to hear of it.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.close()
+
+
+def _if_alive(host: Host, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+    if host.alive:
+        callback(*args)
+
+
+class SimulatedClock(Clock):
+    """The time of one host: the loop's, and a wall clock that may be wrong."""
+
+    def __init__(self, loop: SimulatedLoop, host: Host | None = None) -> None:
+        self._loop = loop
+        self._host = host
+
+    def now_ms(self) -> int:
+        skew = self._host.skew_ms if self._host is not None else 0
+        return START_MS + skew + int(self._loop.time() * 1000)
+
+    def monotonic(self) -> float:
+        return self._loop.time()

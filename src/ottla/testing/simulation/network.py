@@ -1,0 +1,444 @@
+"""Sockets in memory behind a network that can delay, cut one way or both, and reset; all from one seed.
+
+A `SimulatedSocket` offers what Ottla and asyncio use of a non-blocking TCP socket, with its unpleasant sides:
+a send may take only a part, bytes arrive in pieces of another size than they were sent in, a peer that reads
+nothing stops its sender, a closed peer is seen as an end of file, a crashed one as a reset. Bytes of one
+connection keep their order; nothing is lost unless the connection is.
+
+A cut direction holds bytes back, as TCP does while it sends again, and they arrive when the cut is mended. A
+connection attempt into a cut fails after `CONNECT_TIMEOUT`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import errno
+import itertools
+import os
+import selectors
+import socket
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ottla.testing.simulation.loop import Host, SimulatedLoop
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+CONNECT_TIMEOUT = 5.0
+BUFFER = 256 * 1024
+"""Bytes that one direction of a connection holds, under way and arrived, before its sender must wait."""
+
+Address = tuple[str, int]
+
+
+class _ReadableFile(Protocol):
+    def read_at(self, position: int, size: int) -> bytes: ...
+
+
+def _error(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+class _Pipe:
+    """One direction of a connection: bytes on their way, bytes that arrived, and how it ended."""
+
+    def __init__(self, network: SimulatedNetwork, sender: Host, receiver: Host) -> None:
+        self._network = network
+        self.sender = sender
+        self.receiver = receiver
+        self.arrived = bytearray()
+        self._under_way: deque[bytes] = deque()
+        self._held: deque[bytes] = deque()  # sent into a cut
+        self._size = 0
+        self._last_arrival = 0.0
+        self.ended = False  # the sender has closed and everything has arrived
+        self._ending = False
+        self.is_reset = False
+
+    @property
+    def free(self) -> int:
+        return max(BUFFER - self._size, 0)
+
+    def send(self, data: memoryview) -> int:
+        if self.is_reset:
+            raise _error(errno.ECONNRESET)
+        count = min(len(data), self.free)
+        if not count:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        count = self._network.portion(count)
+        self._size += count
+        self._put(bytes(data[:count]))
+        return count
+
+    def receive(self, count: int) -> bytes:
+        if self.is_reset:
+            raise _error(errno.ECONNRESET)
+        if not self.arrived:
+            if self.ended:
+                return b""
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        data = bytes(self.arrived[:count])
+        del self.arrived[: len(data)]
+        self._size -= len(data)
+        return data
+
+    def end(self) -> None:
+        """The sender closes: an end of file behind all bytes."""
+        if not self._ending:
+            self._ending = True
+            self._put(b"")
+
+    def reset(self) -> None:
+        self.is_reset = True
+        self._under_way.clear()
+        self._held.clear()
+        self.arrived.clear()
+
+    def mend(self) -> None:
+        """The cut is over: what was held back is on its way again."""
+        held, self._held = self._held, deque()
+        for data in held:
+            self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        if self._network.is_cut(self.sender, self.receiver):
+            self._held.append(data)
+            return
+        loop = self._network.loop
+        # Never before what was sent earlier on this connection, and never at the same moment.
+        due = max(loop.time() + self._network.delay(self.sender, self.receiver), self._last_arrival + 1e-7)
+        self._last_arrival = due
+        self._under_way.append(data)
+        loop.call_at(due, self._arrive, context=self._network.context)
+
+    def _arrive(self) -> None:
+        if not self._under_way:
+            return  # a reset came first
+        data = self._under_way.popleft()
+        if self._network.is_cut(self.sender, self.receiver):
+            self._held.append(data)
+        elif data:
+            self.arrived += data
+        else:
+            self.ended = True
+
+
+class SimulatedSocket:
+    """One end of a connection."""
+
+    family = socket.AF_UNIX  # no address is to be looked up
+
+    def __init__(self, network: SimulatedNetwork, host: Host) -> None:
+        self._network = network
+        self.host = host
+        self._fd = network.next_fd()
+        self._local: Address = (host.name, 0)
+        self._remote: Address = ("", 0)
+        self._out: _Pipe | None = None
+        self._in: _Pipe | None = None
+        self._connect_error = 0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<simulated socket {self._local} to {self._remote}>"
+
+    # -- as a socket ----------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return -1 if self._closed else self._fd
+
+    def setblocking(self, flag: bool) -> None:
+        if flag:
+            raise NotImplementedError("a simulated socket never blocks")
+
+    def gettimeout(self) -> float:
+        return 0.0
+
+    def setsockopt(self, *_: Any) -> None:
+        """Options of the kernel mean nothing here."""
+
+    def getsockopt(self, level: int, option: int) -> int:
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR):
+            return self._connect_error
+        return 0
+
+    def getsockname(self) -> Address:
+        return self._local
+
+    def getpeername(self) -> Address:
+        return self._remote
+
+    def connect(self, address: Address) -> None:
+        """Begin to connect, as a non-blocking socket does; writable when it is done, one way or the other."""
+        self._network.connect(self, address)
+        raise BlockingIOError(errno.EINPROGRESS, os.strerror(errno.EINPROGRESS))
+
+    def send(self, data: Buffer, flags: int = 0) -> int:
+        if self._out is None:
+            raise _error(self._connect_error or errno.ENOTCONN)
+        view = memoryview(data).cast("B")
+        if self._in is not None and self._in.is_reset:
+            raise _error(errno.EPIPE)
+        return self._out.send(view) if view else 0
+
+    def recv(self, count: int, flags: int = 0) -> bytes:
+        if self._in is None:
+            raise _error(self._connect_error or errno.ENOTCONN)
+        if flags & socket.MSG_PEEK:
+            if self._in.is_reset:
+                raise _error(errno.ECONNRESET)
+            if not self._in.arrived and not self._in.ended:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return bytes(self._in.arrived[:count])
+        return self._in.receive(count)
+
+    def recv_into(self, buffer: Buffer, nbytes: int = 0, flags: int = 0) -> int:
+        view = memoryview(buffer).cast("B")
+        if self._in is None:
+            raise _error(self._connect_error or errno.ENOTCONN)
+        data = self._in.receive(self._network.portion(nbytes or len(view)))
+        view[: len(data)] = data
+        return len(data)
+
+    def sendfile(self, file: _ReadableFile, position: int, length: int) -> int:
+        """Bytes of a file to the peer; 0 when the file ends before `position`."""
+        data = file.read_at(position, min(length, BUFFER))
+        return self.send(data) if data else 0
+
+    def shutdown(self, how: int) -> None:
+        if self._out is not None and how in (socket.SHUT_WR, socket.SHUT_RDWR):
+            self._out.end()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._network.closed(self._fd, self)
+            if self._out is not None:
+                self._out.end()
+
+    # -- for the network ------------------------------------------------------------------------------
+
+    def join(self, local: Address, remote: Address, out: _Pipe, incoming: _Pipe) -> None:
+        self._local, self._remote, self._out, self._in = local, remote, out, incoming
+
+    def fail_to_connect(self, code: int) -> None:
+        self._connect_error = code
+
+    def break_off(self) -> None:
+        """A reset: both ends get an error at their next call."""
+        for pipe in (self._out, self._in):
+            if pipe is not None:
+                pipe.reset()
+
+    @property
+    def peers(self) -> tuple[Host, Host] | None:
+        return None if self._out is None else (self._out.sender, self._out.receiver)
+
+    @property
+    def events(self) -> int:
+        if self._out is None or self._in is None:
+            return selectors.EVENT_WRITE if self._connect_error else 0
+        if self._in.is_reset or self._out.is_reset:
+            return selectors.EVENT_READ | selectors.EVENT_WRITE
+        events = 0
+        if self._in.arrived or self._in.ended:
+            events |= selectors.EVENT_READ
+        if self._out.free:
+            events |= selectors.EVENT_WRITE
+        return events
+
+    @property
+    def pipes(self) -> list[_Pipe]:
+        return [pipe for pipe in (self._out, self._in) if pipe is not None]
+
+
+class SimulatedListener:
+    """A listening socket."""
+
+    def __init__(self, network: SimulatedNetwork, host: Host, address: Address, backlog: int) -> None:
+        self._network = network
+        self.host = host
+        self._fd = network.next_fd()
+        self._address = address
+        self._backlog = backlog
+        self._waiting: deque[SimulatedSocket] = deque()
+        self._closed = False
+
+    def fileno(self) -> int:
+        return -1 if self._closed else self._fd
+
+    def setblocking(self, flag: bool) -> None:
+        if flag:
+            raise NotImplementedError("a simulated socket never blocks")
+
+    def getsockname(self) -> Address:
+        return self._address
+
+    def accept(self) -> tuple[SimulatedSocket, Address]:
+        if not self._waiting:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        accepted = self._waiting.popleft()
+        return accepted, accepted.getpeername()
+
+    def shutdown(self, how: int) -> None:
+        """Nothing more comes in; `close` follows."""
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._network.closed(self._fd, self)
+            self._network.stop_listening(self._address)
+            for one in self._waiting:
+                one.break_off()
+
+    # -- for the network ------------------------------------------------------------------------------
+
+    def offer(self, end: SimulatedSocket) -> bool:
+        if len(self._waiting) >= self._backlog:
+            return False
+        self._waiting.append(end)
+        return True
+
+    @property
+    def events(self) -> int:
+        return selectors.EVENT_READ if self._waiting else 0
+
+
+class SimulatedNetwork:
+    """All hosts and the links between them. Hosts are known by name, which is also their address."""
+
+    def __init__(
+        self, loop: SimulatedLoop, rng: Random, *, delay: tuple[float, float] = (0.0001, 0.002)
+    ) -> None:
+        self.loop = loop
+        self.context = contextvars.Context()
+        """Deliveries belong to the network, not to the host that sent."""
+        self._rng = rng
+        self._delay = delay
+        self._slow: dict[tuple[str, str], float] = {}
+        self._cut: set[tuple[str, str]] = set()
+        self._fds = itertools.count(1_000_000)  # far from the descriptors of the process
+        self._ports = itertools.count(40_000)
+        self._sockets: dict[int, SimulatedSocket | SimulatedListener] = {}
+        self._listeners: dict[Address, SimulatedListener] = {}
+        loop.use(self)
+
+    # -- what programs use ----------------------------------------------------------------------------
+
+    def listen(self, host: Host, address: Address, backlog: int = 128) -> SimulatedListener:
+        """A listening socket; port 0 picks a free one. EADDRINUSE when another socket listens there."""
+        name, port = address
+        port = port or next(self._ports)
+        if (name, port) in self._listeners:
+            raise _error(errno.EADDRINUSE)
+        listener = SimulatedListener(self, host, (name, port), backlog)
+        self._listeners[name, port] = listener
+        self._sockets[listener.fileno()] = listener
+        return listener
+
+    def socket(self, host: Host) -> SimulatedSocket:
+        """A socket that is to connect to somebody."""
+        return self._add(SimulatedSocket(self, host))
+
+    # -- faults ---------------------------------------------------------------------------------------
+
+    def cut(self, sender: Host, receiver: Host, *, both: bool = True) -> None:
+        """From now on nothing passes from one host to the other; with `both`, nor back."""
+        self._cut.add((sender.name, receiver.name))
+        if both:
+            self._cut.add((receiver.name, sender.name))
+
+    def mend(self, one: Host | None = None, other: Host | None = None) -> None:
+        """Join what was cut: all of it, or between two hosts."""
+        if one is None or other is None:
+            self._cut.clear()
+        else:
+            self._cut -= {(one.name, other.name), (other.name, one.name)}
+        for pipe in self._pipes():
+            if not self.is_cut(pipe.sender, pipe.receiver):
+                pipe.mend()
+
+    def slow_down(self, sender: Host, receiver: Host, seconds: float) -> None:
+        """Add a delay to everything that one host sends to the other; 0 takes it back."""
+        self._slow[sender.name, receiver.name] = seconds
+
+    def reset(self, one: Host, other: Host | None = None) -> None:
+        """Break off the connections of a host: all, or those to another one."""
+        for each in list(self._sockets.values()):
+            peers = each.peers if isinstance(each, SimulatedSocket) else None
+            if isinstance(each, SimulatedSocket) and peers and one in peers and other in (None, *peers):
+                each.break_off()
+
+    def crash(self, host: Host) -> None:
+        """The host is gone: its listeners close, peers of its connections get a reset."""
+        for fd, each in list(self._sockets.items()):
+            if isinstance(each, SimulatedListener) and each.host is host:
+                each.close()
+            elif isinstance(each, SimulatedSocket) and each.host is host:
+                each.break_off()
+                self._sockets.pop(fd, None)
+
+    def is_cut(self, sender: Host, receiver: Host) -> bool:
+        return bool(self._cut) and (sender.name, receiver.name) in self._cut
+
+    # -- for sockets and the loop ---------------------------------------------------------------------
+
+    def events(self, fd: int) -> int:
+        found = self._sockets.get(fd)
+        return 0 if found is None else found.events
+
+    def next_fd(self) -> int:
+        return next(self._fds)
+
+    def delay(self, sender: Host, receiver: Host) -> float:
+        shortest, longest = self._delay
+        slow = self._slow.get((sender.name, receiver.name), 0.0) if self._slow else 0.0
+        return slow + shortest + (longest - shortest) * self._rng.random()
+
+    def portion(self, count: int) -> int:
+        """How many of `count` bytes go at once: mostly all, sometimes a part, as with a kernel's sockets."""
+        if count > 1 and self._rng.random() < 0.02:
+            return self._rng.randint(1, count)
+        return count
+
+    def closed(self, fd: int, which: SimulatedSocket | SimulatedListener) -> None:
+        self._sockets.pop(fd, None)
+
+    def stop_listening(self, address: Address) -> None:
+        self._listeners.pop(address, None)
+
+    def connect(self, client: SimulatedSocket, address: Address) -> None:
+        due = self.loop.time() + self.delay(client.host, client.host)
+        self.loop.call_at(due, self._connect, client, address, context=self.context)
+
+    def _connect(self, client: SimulatedSocket, address: Address) -> None:
+        listener = self._listeners.get(address)
+        if listener is None:
+            client.fail_to_connect(errno.ECONNREFUSED)
+            return
+        if self.is_cut(client.host, listener.host) or self.is_cut(listener.host, client.host):
+            due = self.loop.time() + CONNECT_TIMEOUT
+            self.loop.call_at(due, client.fail_to_connect, errno.ETIMEDOUT, context=self.context)
+            return
+        server = self._add(SimulatedSocket(self, listener.host))
+        there = _Pipe(self, client.host, listener.host)
+        back = _Pipe(self, listener.host, client.host)
+        local = (client.host.name, next(self._ports))
+        server.join(address, local, back, there)
+        if not listener.offer(server):
+            client.fail_to_connect(errno.ECONNREFUSED)
+            return
+        client.join(local, address, there, back)
+
+    def _add(self, one: SimulatedSocket) -> SimulatedSocket:
+        self._sockets[one.fileno()] = one
+        return one
+
+    def _pipes(self) -> list[_Pipe]:
+        found: dict[int, _Pipe] = {}
+        for each in self._sockets.values():
+            if isinstance(each, SimulatedSocket):
+                found.update((id(pipe), pipe) for pipe in each.pipes)
+        return list(found.values())
