@@ -19,7 +19,7 @@ import selectors
 import socket
 from collections import deque
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ottla.testing.simulation.loop import Host, SimulatedLoop
 
@@ -442,3 +442,21 @@ class SimulatedNetwork:
             if isinstance(each, SimulatedSocket):
                 found.update((id(pipe), pipe) for pipe in each.pipes)
         return list(found.values())
+
+
+class SimulatedConnector:
+    """Where the programs of one host get their connected sockets from."""
+
+    def __init__(self, network: SimulatedNetwork, host: Host) -> None:
+        self._network = network
+        self._host = host
+
+    async def connect(self, address: Address) -> SimulatedSocket:
+        sock = self._network.socket(self._host)
+        try:
+            # asyncio asks for a socket of the operating system, and uses of it what this one offers too.
+            await self._network.loop.sock_connect(cast("socket.socket", sock), address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock

@@ -1,0 +1,253 @@
+"""The client of another broker, on the simulated network: its peer answers, stalls, breaks and lies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from ottla.peer.client import PeerClient, PeerUnreachable, UnsupportedByPeer
+from ottla.protocol.apis import APIS
+from ottla.protocol.codec import decode, encode
+from ottla.protocol.frames import parse_request_header, response_frame
+from ottla.protocol.framing import FrameReader
+from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.testing.simulation.loop import Host, SimulatedLoop
+from ottla.testing.simulation.network import SimulatedConnector, SimulatedNetwork
+
+ADDRESS = ("peer", 9092)
+METADATA = 3
+Answer = Callable[[int], MetadataResponse | None]
+"""From the number of a request to its answer; None for no answer."""
+
+
+class Peer:
+    """A broker that speaks ApiVersions and Metadata, as scripted."""
+
+    def __init__(self, world: World, answer: Answer) -> None:
+        self.world = world
+        self.answer = answer
+        self.requests = 0
+        self.connections = 0
+        self.listener: Any = world.network.listen(world.server, ADDRESS)
+        world.server.run(world.loop.create_task, self._serve())
+
+    async def _serve(self) -> None:
+        while True:
+            sock, _ = await self.world.loop.sock_accept(self.listener)
+            self.connections += 1
+            self.world.loop.create_task(self._talk(sock))
+
+    async def _talk(self, sock: Any) -> None:
+        loop, reader = self.world.loop, FrameReader(1 << 20)
+        while count := await loop.sock_recv_into(sock, reader.buffer()):
+            for frame in reader.received(count):
+                header = parse_request_header(frame)
+                api = APIS[header.api_key]
+                decode(api.request, header.api_version, frame, header.body_start)
+                if header.api_key == METADATA:
+                    self.requests += 1
+                    response: Any = self.answer(self.requests)
+                    if response is None:
+                        continue
+                else:
+                    keys = [
+                        ApiVersion(api_key=18, max_version=3),
+                        ApiVersion(api_key=METADATA, min_version=1, max_version=9),
+                    ]
+                    response = ApiVersionsResponse(api_keys=keys)
+                parts = response_frame(
+                    api, header.api_version, header.correlation_id, encode(response, header.api_version)
+                )
+                await loop.sock_sendall(sock, b"".join(bytes(part) for part in parts))
+        sock.close()
+
+
+class World:
+    def __init__(self) -> None:
+        self.loop = SimulatedLoop(Random(1))
+        self.network = SimulatedNetwork(self.loop, Random(2))
+        self.here, self.server = Host("here"), Host("peer")
+
+    def client(self, **options: Any) -> PeerClient:
+        connector = SimulatedConnector(self.network, self.here)
+        return PeerClient(ADDRESS, client_id="broker-1", sockets=connector, rng=Random(3), **options)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(work)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.loop.discard()
+    assert world.loop.defects == []
+
+
+def numbered(n: int) -> MetadataResponse:
+    return MetadataResponse(controller_id=n)
+
+
+ASK = MetadataRequest(topics=[])
+
+
+def test_calls_are_pipelined_and_answered_in_order(world: World) -> None:
+    peer = Peer(world, numbered)
+
+    async def scenario() -> list[int]:
+        client = world.client()
+        world.network.slow_down(world.here, world.server, 1.0)
+        answers = await asyncio.gather(*(client.call(ASK, timeout=5) for _ in range(50)))
+        await client.close()
+        return [answer.controller_id for answer in answers]
+
+    assert world.run(scenario()) == list(range(1, 51))
+    assert peer.connections == 1
+    assert world.loop.time() < 4  # one after another they would take 50 seconds
+
+
+def test_no_more_calls_are_under_way_than_allowed(world: World) -> None:
+    peer = Peer(world, numbered)
+
+    async def scenario() -> None:
+        client = world.client(max_in_flight=3)
+        world.network.slow_down(world.here, world.server, 1.0)
+        await asyncio.gather(*(client.call(ASK, timeout=60) for _ in range(30)))
+        await client.close()
+
+    world.run(scenario())
+    assert peer.requests == 30
+    assert 10 < world.loop.time() < 15  # ten rounds of three
+
+
+def test_what_the_peer_does_not_offer_is_refused_here(world: World) -> None:
+    Peer(world, numbered)
+
+    async def scenario() -> None:
+        client = world.client()
+        with pytest.raises(UnsupportedByPeer):
+            await client.call(ListGroupsRequest(), timeout=5)
+        with pytest.raises(UnsupportedByPeer):
+            await client.call(ASK, timeout=5, version=12)
+        assert (await client.call(ASK, timeout=5, version=4)).controller_id == 1
+        await client.close()
+
+    world.run(scenario())
+
+
+def test_a_call_without_an_answer_ends_in_time_and_the_next_one_has_a_new_connection(world: World) -> None:
+    peer = Peer(world, lambda n: None if n == 1 else numbered(n))
+
+    async def scenario() -> None:
+        client = world.client()
+        with pytest.raises(PeerUnreachable) as failure:
+            await client.call(ASK, timeout=2)
+        assert failure.value.maybe_done
+        assert world.loop.time() == pytest.approx(2, abs=0.1)
+        assert (await client.call(ASK, timeout=2)).controller_id == 2
+        await client.close()
+
+    world.run(scenario())
+    assert peer.connections == 2
+
+
+def test_calls_behind_one_that_timed_out_fail_with_its_connection(world: World) -> None:
+    Peer(world, lambda n: None if n == 1 else numbered(n))
+
+    async def scenario() -> list[Any]:
+        client = world.client()
+        calls = [client.call(ASK, timeout=2), client.call(ASK, timeout=60)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
+        return results
+
+    results = world.run(scenario())
+    assert all(isinstance(each, PeerUnreachable) for each in results)
+    assert world.loop.time() < 10
+
+
+def test_nobody_there_is_no_request_made_and_attempts_get_rarer(world: World) -> None:
+    async def scenario() -> int:
+        client = world.client()
+        attempts = 0
+        while world.loop.time() < 20:
+            with pytest.raises(PeerUnreachable) as failure:
+                await client.call(ASK, timeout=10)
+            assert not failure.value.maybe_done
+            attempts += 1
+        await client.close()
+        return attempts
+
+    assert 8 < world.run(scenario()) < 40
+
+
+def test_a_restarted_peer_is_found_again(world: World) -> None:
+    Peer(world, numbered)
+
+    async def scenario() -> None:
+        client = world.client()
+        await client.call(ASK, timeout=5)
+        world.server.crash()
+        world.network.crash(world.server)
+        with pytest.raises(PeerUnreachable):
+            await client.call(ASK, timeout=1)
+        world.server = Host("peer")
+        Peer(world, numbered)
+        assert (await client.call(ASK, timeout=10)).controller_id == 1
+        await client.close()
+
+    world.run(scenario())
+
+
+def test_a_cut_network_ends_calls_in_time_and_heals(world: World) -> None:
+    Peer(world, numbered)
+
+    async def scenario() -> None:
+        client = world.client()
+        await client.call(ASK, timeout=5)
+        world.network.cut(world.here, world.server)
+        for _ in range(3):
+            with pytest.raises(PeerUnreachable):
+                await client.call(ASK, timeout=3)
+        world.network.mend()
+        await client.call(ASK, timeout=15)
+        await client.close()
+
+    world.run(scenario())
+
+
+def test_an_answer_larger_than_allowed_breaks_the_connection_without_its_memory(world: World) -> None:
+    large = MetadataResponse(cluster_id="x" * 30_000)
+    Peer(world, lambda n: large if n == 1 else numbered(n))
+
+    async def scenario() -> None:
+        client = world.client(max_response=10_000)
+        with pytest.raises(PeerUnreachable, match="are allowed"):
+            await client.call(ASK, timeout=5)
+        assert (await client.call(ASK, timeout=5)).controller_id == 2
+        await client.close()
+
+    world.run(scenario())
+
+
+def test_closing_ends_the_calls_under_way(world: World) -> None:
+    Peer(world, lambda n: None)
+
+    async def scenario() -> None:
+        client = world.client()
+        call = asyncio.get_running_loop().create_task(client.call(ASK, timeout=600))
+        await asyncio.sleep(1)
+        await client.close()
+        with pytest.raises(PeerUnreachable, match="closed"):
+            await call
+        with pytest.raises(PeerUnreachable, match="closed"):
+            await client.call(ASK, timeout=5)
+
+    world.run(scenario())
+    assert world.loop.time() < 10
