@@ -29,6 +29,7 @@ from ottla.broker.lane import Lane
 from ottla.broker.limits import group_settings, limits_of, topic_defaults
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.server import Server
+from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.controller import Controller
@@ -41,7 +42,7 @@ from ottla.cluster.image import (
     difference,
 )
 from ottla.cluster.registration import Registration
-from ottla.cluster.registry import RegistryError
+from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validate_topic_config
 from ottla.coordinator.coordinator import OFFSETS_TOPIC, GroupCoordinator
@@ -71,12 +72,17 @@ class Broker:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         disk: Disk | None = None,
+        sockets: Sockets | None = None,
+        registry: Callable[[], Registry] | None = None,
     ) -> None:
+        """`registry` makes a session with the registry; without it the broker has one in its data folder."""
         self._static_config = config
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.SystemRandom()
         self.disk: Disk = disk or RealDisk()
+        self._sockets: Sockets = sockets or SystemSockets()
+        self._make_registry = registry or self._registry_in_data_folder
         self.node_id: int = config["node.id"]
         self.image = ClusterImage()
         self.advertised = advertised_by(HANDLERS)
@@ -101,7 +107,7 @@ class Broker:
             self.config["max.incremental.fetch.session.cache.slots"], self.rng.randint
         )
         self._lane = Lane(self._loop, self._loop.time)
-        self._server = Server(Dispatcher(self, HANDLERS, self._lane), limits_of(self.config))
+        self._server = Server(Dispatcher(self, HANDLERS, self._lane), limits_of(self.config), self._sockets)
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None
         self._leaving = AsyncExitStack()
@@ -123,12 +129,12 @@ class Broker:
             codec=self.config["offsets.topic.compression.codec"],
         )
         try:
-            await self._start(path)
+            await self._start()
         except BaseException:
             await self.kill()
             raise
 
-    async def _start(self, path: Path) -> None:
+    async def _start(self) -> None:
         listener = self.config.listener
         bound_host, bound_port = self._server.listen(
             listener.host, listener.port, self.config["socket.listen.backlog.size"]
@@ -137,7 +143,7 @@ class Broker:
         for report in await self.in_thread(partial(self.directory.open, note_boot=False)):
             if report.is_remarkable:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
-        await self._join_cluster(path)
+        await self._join_cluster()
         self._follower = self._loop.create_task(self._follow(), name="image-follower")
         self._maintenance.start()
         self.cleaning.start()
@@ -150,9 +156,12 @@ class Broker:
             self.bootstrap_servers,
         )
 
-    async def _join_cluster(self, path: Path) -> None:
+    def _registry_in_data_folder(self) -> Registry:
+        return SqliteRegistry(SqliteStore(self.directory.path / REGISTRY_FILE), clock=self.clock)
+
+    async def _join_cluster(self) -> None:
         """Become a member, and take over the image that says so."""
-        self._registry = SqliteRegistry(SqliteStore(path / REGISTRY_FILE), clock=self.clock)
+        self._registry = self._make_registry()
         await self._registry.open()
         self._leaving.push_async_callback(self._registry.close)
         self.controller = Controller(

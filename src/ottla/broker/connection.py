@@ -13,7 +13,6 @@ itself and nobody else. Clients may pipeline; what they sent stays in the kernel
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -21,6 +20,8 @@ from typing import Protocol
 
 from ottla.broker.buffers import Lease, RequestMemory, UnsentAnswers
 from ottla.broker.pending import Pending
+from ottla.broker.sockets import Socket
+from ottla.storage.files import File
 from ottla.storage.log import FileSlice
 
 logger = logging.getLogger("ottla.connection")
@@ -57,6 +58,8 @@ class Host(Protocol):
 
     def now(self) -> float: ...
 
+    def send_file(self, sock: Socket, file: File, position: int, length: int) -> int: ...
+
 
 class Connection:
     __slots__ = (
@@ -80,7 +83,7 @@ class Connection:
         "software",
     )
 
-    def __init__(self, host: Host, sock: socket.socket, address: str, peer: str) -> None:
+    def __init__(self, host: Host, sock: Socket, address: str, peer: str) -> None:
         self._host = host
         self._sock = sock
         self._fd = sock.fileno()
@@ -348,7 +351,7 @@ class Connection:
                 if isinstance(part, FileSlice):
                     if budget <= 0:
                         return False
-                    sent = os.sendfile(self._fd, part.file.fileno(), part.position, part.length)
+                    sent = self._host.send_file(sock, part.file, part.position, part.length)
                     if sent == 0:
                         self.close(_SHORT_FILE)
                         return False

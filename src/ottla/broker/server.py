@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.connection import Connection, Parts
 from ottla.broker.pending import Pending
+from ottla.broker.sockets import Listener, Socket, Sockets
 
 logger = logging.getLogger("ottla.server")
 
@@ -32,7 +33,7 @@ _ACCEPT_TURN = 64
 Dispatch = Callable[[Connection, memoryview], "Parts | Pending | None"]
 
 
-def _without_pacing(sock: socket.socket) -> None:
+def _without_pacing(sock: Socket) -> None:
     """For a client on this machine: send what there is at once.
 
     Where the machine's default is BBR, the kernel spreads every answer over time by a timer, so as not to
@@ -62,16 +63,18 @@ class Limits:
 
 
 class Server:
-    def __init__(self, dispatch: Dispatch, limits: Limits) -> None:
+    def __init__(self, dispatch: Dispatch, limits: Limits, sockets: Sockets) -> None:
         self.dispatch = dispatch
+        self.send_file = sockets.send_file
         self.scratch = memoryview(bytearray(_SCRATCH))
         self.memory = RequestMemory(limits.request_memory)
         self.unsent = UnsentAnswers(limits.request_memory)
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order of their coming
         self.max_frame = limits.max_frame
         self._limits = limits
+        self._sockets = sockets
         self._per_address: Counter[str] = Counter()
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
 
@@ -89,31 +92,15 @@ class Server:
 
     def listen(self, host: str, port: int, backlog: int) -> tuple[str, int]:
         """Bind and listen, without accepting yet; returns the address that was bound."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._set_buffers(listener)
-            listener.bind((host, port))
-            listener.listen(backlog)
-        except OSError:
-            listener.close()
-            raise
-        listener.setblocking(False)
+        limits = self._limits
+        listener = self._sockets.listen(
+            host, port, backlog, receive_buffer=limits.receive_buffer, send_buffer=limits.send_buffer
+        )
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self._listener = listener
         bound = listener.getsockname()
         return str(bound[0]), int(bound[1])
-
-    def _set_buffers(self, listener: socket.socket) -> None:
-        """Connections inherit them; set before a client comes, they also bound the window it is offered."""
-        for option, size in (
-            (socket.SO_RCVBUF, self._limits.receive_buffer),
-            (socket.SO_SNDBUF, self._limits.send_buffer),
-        ):
-            if size >= 0:
-                listener.setsockopt(socket.SOL_SOCKET, option, size)
 
     def serve(self) -> None:
         """Start to accept clients."""
@@ -175,7 +162,7 @@ class Server:
         if self._listener is not None:
             self.loop.add_reader(self._listener.fileno(), self._accept)
 
-    def _admit(self, sock: socket.socket, address: str, port: int) -> None:
+    def _admit(self, sock: Socket, address: str, port: int) -> None:
         limits = self._limits
         allowed = limits.address_overrides.get(address, limits.max_connections_per_address)
         if len(self.connections) >= min(limits.max_connections, limits.descriptors):
@@ -192,10 +179,10 @@ class Server:
         if sock.getsockname()[0] == address:
             _without_pacing(sock)
         self._per_address[address] += 1
-        self.connections.add(Connection(self, sock, address, f"{address}:{port}"))
+        self.connections[Connection(self, sock, address, f"{address}:{port}")] = None
 
     def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self._per_address[connection.address] -= 1
         if not self._per_address[connection.address]:
             del self._per_address[connection.address]

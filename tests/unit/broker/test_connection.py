@@ -13,6 +13,7 @@ import pytest
 from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.connection import Connection, Parts, Refused
 from ottla.broker.pending import Pending
+from ottla.broker.sockets import SystemSockets
 from ottla.storage.files import RealDisk
 from ottla.storage.log import FileSlice
 from ottla.testing.disk import FaultyDisk
@@ -29,6 +30,7 @@ class Host:
         self.unsent = UnsentAnswers(memory)
         self.scratch = memoryview(bytearray(scratch))
         self.max_frame = 1 << 22
+        self.send_file = SystemSockets().send_file
         self.reply = reply
         self.seen: list[bytes] = []
         self.gone: list[Connection] = []

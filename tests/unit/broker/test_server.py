@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from ottla.broker.server import Limits, Server
+from ottla.broker.sockets import SystemSockets
 
 
 def options_of_a_connection(
@@ -26,7 +27,7 @@ def options_of_a_connection(
     monkeypatch.setattr(Server, "_admit", admit_and_keep)
 
     async def scenario() -> int | bytes:
-        server = Server(lambda connection, frame: None, limits)
+        server = Server(lambda connection, frame: None, limits, SystemSockets())
         _, port = server.listen("127.0.0.1", 0, 5)
         server.serve()
         with socket.create_connection(("127.0.0.1", port)):

@@ -460,3 +460,19 @@ class SimulatedConnector:
             sock.close()
             raise
         return sock
+
+
+class SimulatedSockets:
+    """The sockets of the servers of one host (the port of `ottla.broker.sockets`)."""
+
+    def __init__(self, network: SimulatedNetwork, host: Host) -> None:
+        self._network = network
+        self._host = host
+
+    def listen(
+        self, host: str, port: int, backlog: int, *, receive_buffer: int, send_buffer: int
+    ) -> SimulatedListener:
+        return self._network.listen(self._host, (host, port), backlog)
+
+    def send_file(self, sock: SimulatedSocket, file: _ReadableFile, position: int, length: int) -> int:
+        return sock.sendfile(file, position, length)
