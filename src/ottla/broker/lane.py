@@ -104,12 +104,13 @@ class Lane:
         self._waiting.clear()
 
     def _serve(self) -> None:
-        self._comes_again = False
         began = now = self._now()
         end = began + max(began - self._turn_began, AT_ONCE)
         while self._waiting and now < end:
             self._serve_next()
             now = self._now()
+        # Only now: what is served here may bring the next request, and its turn begins when this one ends.
+        self._comes_again = False
         if self._waiting:
             self._come_again()
 

@@ -238,6 +238,24 @@ def test_it_comes_again_once_a_turn_also_when_an_answer_brings_the_next_request(
     assert loop.done == [-1, *range(100, 140)]
 
 
+def test_answers_that_bring_the_next_requests_do_not_make_a_turn_longer() -> None:
+    loop = Loop()
+
+    def ask_again(number: int) -> None:
+        answer = loop.lane.take(loop.work(number), memoryview(b"again"))
+        assert isinstance(answer, Pending)
+        answer.deliver_to(lambda _: ask_again(number))
+
+    for number in range(10):
+        loop.send(number)
+    for number in range(10):
+        ask_again(number)
+    for _ in range(50):
+        before = loop.time
+        loop.turn(others=2 * COST)
+        assert loop.time - before <= 2 * COST + 2 * AT_ONCE
+
+
 def test_what_came_before_a_timer_was_up_is_served_before_it() -> None:
     loop = Loop()
     crowd(loop)
