@@ -46,6 +46,7 @@ from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validate_topic_config
 from ottla.coordinator.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError
 from ottla.replication.replicas import Replicas
 from ottla.replication.waiting_room import WaitingRoom
@@ -95,6 +96,11 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def client_log(self) -> ClientLog:
+        """Where lines about clients go; it leaves some out when one client causes many."""
+        return self._server.client_log
 
     # -- life ---------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ from typing import Protocol
 from ottla.broker.buffers import Lease, RequestMemory, UnsentAnswers
 from ottla.broker.pending import Pending
 from ottla.broker.sockets import Socket
+from ottla.log_lines import ClientLog
+from ottla.printable import shown
 from ottla.storage.files import File
 from ottla.storage.log import FileSlice
 
@@ -51,6 +53,7 @@ class Host(Protocol):
     unsent: UnsentAnswers
     scratch: memoryview
     max_frame: int
+    client_log: ClientLog
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Pending | None: ...
 
@@ -106,7 +109,7 @@ class Connection:
         self._read_on()
 
     def __repr__(self) -> str:
-        return f"{self.peer} ({self.client_id or 'no client id'})"
+        return f"{self.peer} ({shown(self.client_id) if self.client_id else 'no client id'})"
 
     @property
     def busy(self) -> bool:
@@ -128,7 +131,7 @@ class Connection:
             return
         self._closed = True
         if why:
-            logger.warning("closing %r: %s", self, why)
+            self._host.client_log.warning(logger, self.address, "closing %r: %s", self, why)
         self._read_off()
         self._write_off()
         if self._answering is not None:
@@ -258,8 +261,10 @@ class Connection:
         except Refused as refusal:
             self.close(str(refusal))
             return False
-        except Exception:
-            logger.exception("a request of %r could not be taken", self)
+        except Exception as error:  # noqa: BLE001 - a defect of ours ends this connection and no other
+            self._host.client_log.log(
+                logger, logging.ERROR, self.address, "a request of %r could not be taken", self, error=error
+            )
             self.close("an internal error")
             return False
         if isinstance(answer, Pending):

@@ -147,12 +147,15 @@ class Dispatcher:
             return self._defect(error, context)
 
     def _defect(self, error: Exception, context: RequestContext) -> Refused:
-        logger.error(
+        self._broker.client_log.log(
+            logger,
+            logging.ERROR,
+            context.connection.address,
             "%s v%d of %r failed: %r",
             context.api.name,
             context.version,
             context.connection,
             error,
-            exc_info=error,
+            error=error,
         )
         return Refused(f"an internal error while answering {context.api.name}")

@@ -20,6 +20,7 @@ from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.connection import Connection, Parts
 from ottla.broker.pending import Pending
 from ottla.broker.sockets import Listener, Socket, Sockets
+from ottla.log_lines import ClientLog
 
 logger = logging.getLogger("ottla.server")
 
@@ -70,6 +71,7 @@ class Server:
         self.memory = RequestMemory(limits.request_memory)
         self.unsent = UnsentAnswers(limits.request_memory)
         self.connections: dict[Connection, None] = {}  # in the order of their coming
+        self.client_log = ClientLog()
         self.max_frame = limits.max_frame
         self._limits = limits
         self._sockets = sockets
@@ -98,6 +100,7 @@ class Server:
         )
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
+        self.client_log = ClientLog(self.loop.time, self.loop.call_later)
         self._listener = listener
         bound = listener.getsockname()
         return str(bound[0]), int(bound[1])
@@ -139,6 +142,7 @@ class Server:
         self.stop_accepting()
         for connection in list(self.connections):
             connection.close()
+        self.client_log.close()
 
     # -- the door -----------------------------------------------------------------------------------------
 
@@ -168,11 +172,26 @@ class Server:
         if len(self.connections) >= min(limits.max_connections, limits.descriptors):
             sock.close()
             why = "max.connections" if limits.max_connections <= limits.descriptors else "raise ulimit -n"
-            logger.warning("refused %s:%d: %d connections (%s)", address, port, len(self.connections), why)
+            self.client_log.warning(
+                logger,
+                address,
+                "refused %s:%d: %d connections (%s)",
+                address,
+                port,
+                len(self.connections),
+                why,
+            )
             return
         if self._per_address[address] >= allowed:
             sock.close()
-            logger.warning("refused %s:%d: %d from there (max.connections.per.ip)", address, port, allowed)
+            self.client_log.warning(
+                logger,
+                address,
+                "refused %s:%d: %d from there (max.connections.per.ip)",
+                address,
+                port,
+                allowed,
+            )
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

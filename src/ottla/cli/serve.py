@@ -242,11 +242,11 @@ def _start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Fail
 def _log_to_stderr(level: LogLevel) -> None:
     import logging
 
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
+    from ottla.log_lines import LineFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _indent(text: str) -> str:

@@ -18,6 +18,7 @@ from ottla.coordinator.effects import Alarm, Effects, Reply
 from ottla.coordinator.group import CONSUMER, Caller, GroupSettings
 from ottla.coordinator.groups import Groups, NewOffset
 from ottla.coordinator.records import ConsumerGroupMetadataKey, Entry
+from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -30,8 +31,10 @@ CONSUMER_RECORDS = frozenset((3, 4, 5, 6, 7, 8, 16))
 
 
 class AllGroups(Groups):
-    def __init__(self, settings: GroupSettings, surroundings: Surroundings) -> None:
-        super().__init__(settings)
+    def __init__(
+        self, settings: GroupSettings, surroundings: Surroundings, client_log: ClientLog | None = None
+    ) -> None:
+        super().__init__(settings, client_log)
         self.surroundings = surroundings
 
     # -- the consumer protocol ----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.group import Group, GroupSettings
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.runtime import InThread, Runtime, Shard
+from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition import Partition
 from ottla.replication.waiting_room import Turns, WaitingRoom
@@ -48,9 +49,10 @@ class GroupCoordinator:
     ) -> None:
         self.settings = settings
         self._topic_id = topic_id
+        client_log = ClientLog(clock.monotonic, turns.call_later)  # shared by all shards
         self._runtime: Runtime[AllGroups] = Runtime(
             OFFSETS_TOPIC,
-            lambda: AllGroups(settings, surroundings),
+            lambda: AllGroups(settings, surroundings, client_log),
             clock=clock,
             turns=turns,
             room=room,

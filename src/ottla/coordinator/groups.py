@@ -22,6 +22,8 @@ from ottla.coordinator.group import CLASSIC, Caller, Group, GroupSettings
 from ottla.coordinator.journal import Journal
 from ottla.coordinator.offsets import ByTopic, Committed, Offsets
 from ottla.coordinator.records import Entry, GroupMetadataKey, OffsetCommitKey
+from ottla.log_lines import ClientLog
+from ottla.printable import shown
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import JoinGroupRequest
@@ -44,8 +46,9 @@ class NewOffset(NamedTuple):
 
 
 class Groups:
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(self, settings: GroupSettings, client_log: ClientLog | None = None) -> None:
         self.settings = settings
+        self._client_log = client_log or ClientLog()
         self.offsets = Offsets()
         self.journal = Journal()
         self._groups: dict[str, Group] = {}
@@ -219,13 +222,15 @@ class Groups:
         self._groups.update(effects.drafts)
         for entry in effects.rebalances:
             self.journal.add(entry)
-            logger.info(
+            self._client_log.info(
+                logger,
+                f"group {shown(entry.group_id)}",
                 "group %s: generation %d with %d members after %d ms, because %s",
-                entry.group_id,
+                shown(entry.group_id),
                 entry.generation,
                 len(entry.shares),
                 entry.duration_ms,
-                "; ".join(map(str, entry.causes[:3])) or "its coordinator changed",
+                "; ".join(shown(str(cause)) for cause in entry.causes[:3]) or "its coordinator changed",
             )
 
     def replay(self, entry: Entry) -> None:

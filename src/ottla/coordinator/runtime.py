@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ottla.clock import Clock
 from ottla.coordinator.effects import Alarm, Effects, Reply, TimerKey
 from ottla.coordinator.records import Entry, decode_entry, encode_entry
+from ottla.printable import shown
 from ottla.protocol.batches import headers
 from ottla.protocol.codec import Malformed
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -179,7 +180,8 @@ class Shard(Generic[S]):
             self._execute(lambda state, effects: state.alarm(present.alarm, effects))
         except ApiError as error:
             # The log refuses. Nothing has changed, so the same must be tried again.
-            logger.warning("%r cannot write what became due for %s: %s; trying again", self, key, error)
+            due = shown(str(key))
+            logger.warning("%r cannot write what became due for %s: %s; trying again", self, due, error)
             retry = self._runtime.turns.call_later(1.0, self._time_is_up, key)
             self._alarms[key] = _Alarm(present.alarm, present.due, retry)
 

@@ -13,6 +13,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from ottla.printable import shown
+
+MAX_MESSAGE = 1_000
+"""Characters of an error's message."""
+
 
 class ErrorCode(IntEnum):
     """An error as it stands on the wire; `int(ErrorCode.X)` is the code."""
@@ -211,11 +216,14 @@ def error_of(code: int) -> ErrorCode:
 
 
 class ApiError(Exception):
-    """A fault that the protocol has a code for. Without a message it says the code's own text."""
+    """A fault that the protocol has a code for. Without a message it says the code's own text.
+
+    Messages name what the client sent, which may be anything: they are cut and hold printable text only.
+    """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = code
-        self.message = code.text if message is None else message
+        self.message = code.text if message is None else shown(message, MAX_MESSAGE)
         super().__init__(self.message)
 
     def __repr__(self) -> str:

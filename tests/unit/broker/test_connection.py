@@ -14,6 +14,7 @@ from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.connection import Connection, Parts, Refused
 from ottla.broker.pending import Pending
 from ottla.broker.sockets import SystemSockets
+from ottla.log_lines import ClientLog
 from ottla.storage.files import RealDisk
 from ottla.storage.log import FileSlice
 from ottla.testing.disk import FaultyDisk
@@ -31,6 +32,7 @@ class Host:
         self.scratch = memoryview(bytearray(scratch))
         self.max_frame = 1 << 22
         self.send_file = SystemSockets().send_file
+        self.client_log = ClientLog()
         self.reply = reply
         self.seen: list[bytes] = []
         self.gone: list[Connection] = []

@@ -74,7 +74,7 @@ BAD_CHARACTERS = "contains one or more characters other than ASCII alphanumerics
         ("a b", f"'a b' {BAD_CHARACTERS}"),
         ("a/b", f"'a/b' {BAD_CHARACTERS}"),
         ("ü", f"'ü' {BAD_CHARACTERS}"),
-        ("a\n", f"'a\n' {BAD_CHARACTERS}"),
+        ("a\n", f"'a\\n' {BAD_CHARACTERS}"),
     ],
 )
 def test_names_that_cannot_be_a_folder_are_refused(name: str, reason: str) -> None:

@@ -33,6 +33,7 @@ from ottla.config.keys import ConfigKey, Type
 from ottla.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
 from ottla.config.validation import validate_broker_config, validate_group_config, validate_topic_config
 from ottla.config.values import Source
+from ottla.printable import listed
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages import alter_configs as replacing
 from ottla.protocol.messages import incremental_alter_configs as incremental
@@ -218,11 +219,15 @@ async def _alter(
         return errors
     outcome = await broker.controller.write_configs(changes)
     await broker.caught_up(outcome.version)
+    changed = []
     for (kind, name), result in zip(changes, outcome.results, strict=True):
         if isinstance(result, ApiError):
             errors[places[kind, name]] = result
         else:
-            logger.info("%s changed the configuration of %s", context.peer, _described(kind, name))
+            changed.append(_described(kind, name))
+    if changed:
+        text = "%s changed the configuration of %s"
+        broker.client_log.info(logger, context.connection.address, text, context.peer, listed(changed))
     return errors
 
 

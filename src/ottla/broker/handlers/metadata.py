@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.dispatch import RequestContext
 from ottla.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, NewTopic, check_name, is_internal
+from ottla.printable import listed
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -118,15 +119,30 @@ async def _create_first(
     broker: Broker, request: MetadataRequest, names: list[str], missing: list[str], context: RequestContext
 ) -> MetadataResponse:
     outcome = await broker.controller.create_topics([NewTopic(name) for name in missing])
-    for name, result in zip(missing, outcome.results, strict=True):
-        if isinstance(result, ApiError):
-            # A client that asks for the same topic at the same time is not worth a line.
-            if result.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                logger.warning("%s asks for topic %s, not created: %s", context.peer, name, result.message)
-        else:
-            logger.info("created topic %s because %s asked for it", name, context.peer)
+    _log_creation(broker, missing, outcome.results, context)
     await broker.caught_up(outcome.version)
     return _response(broker, request, _named(broker.image, names, context.version))
+
+
+def _log_creation(
+    broker: Broker, names: Sequence[str], results: Sequence[object], context: RequestContext
+) -> None:
+    """One line for the topics that were created and one for those that were not, however many they are."""
+    created: list[str] = []
+    refused: dict[str, ApiError] = {}
+    for name, result in zip(names, results, strict=True):
+        if not isinstance(result, ApiError):
+            created.append(name)
+        elif result.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # by a client that asked at the same time
+            refused[name] = result
+    address = context.connection.address
+    if created:
+        text = "created topic %s because %s asked for it"
+        broker.client_log.info(logger, address, text, listed(created), context.peer)
+    if refused:
+        why = next(iter(refused.values())).message
+        text = "%s asks for topic %s, not created: %s"
+        broker.client_log.warning(logger, address, text, context.peer, listed(refused), why)
 
 
 def _may_be_created(name: str) -> bool:

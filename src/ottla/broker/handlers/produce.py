@@ -19,6 +19,7 @@ from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.pending import Pending
 from ottla.cluster.topic_rules import INTERNAL_TOPICS
+from ottla.printable import shown
 from ottla.protocol.batches import COMPRESSION_MASK, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
@@ -214,7 +215,8 @@ def _close_on_error(response: ProduceResponse) -> None:
     for topic in response.responses:
         for partition in topic.partition_responses:
             if partition.error_code:
+                name = shown(topic.name or topic.topic_id.hex())
                 raise Refused(
-                    f"produce with acks=0 to {topic.name}-{partition.index} failed: "
+                    f"produce with acks=0 to {name}-{partition.index} failed: "
                     f"{error_of(partition.error_code).name} {partition.error_message}"
                 )

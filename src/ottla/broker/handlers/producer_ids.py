@@ -17,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
+from ottla.printable import shown
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -37,7 +38,9 @@ async def init_producer_id(
     try:
         producer_id = await broker.controller.next_producer_id()
     except ApiError as failure:
-        logger.warning("no producer id for %s: %s", context.peer, failure.message)
+        text = "no producer id for %s: %s"
+        address = context.connection.address
+        broker.client_log.warning(logger, address, text, context.peer, failure.message)
         # Retriable for every client, which NOT_CONTROLLER and a storage error are not in this response.
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return InitProducerIdResponse(error_code=error, producer_id=NONE, producer_epoch=NONE)
@@ -53,10 +56,11 @@ def _refusal(broker: Broker, request: InitProducerIdRequest, context: RequestCon
         return ErrorCode.INVALID_REQUEST
     if not 0 < request.transaction_timeout_ms <= broker.config["transaction.max.timeout.ms"]:
         return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    logger.warning(
-        "%s (client id %s) asks for transactional id %r: transactions are not supported yet",
-        context.peer,
-        context.client_id,
-        request.transactional_id,
+    broker.client_log.warning(
+        logger,
+        context.connection.address,
+        "%r asks for transactional id %s: transactions are not supported yet",
+        context.connection,
+        shown(request.transactional_id),
     )
     return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
