@@ -5,76 +5,165 @@ borrow one from here and give it back when the request has been handled; small f
 share one buffer of the server. `queued.max.request.bytes` bounds what is lent out: a connection that would
 go above waits, unread, until others are done, and the kernel slows its sender down.
 
+Nobody can hold all of it against the others (`RequestMemory`):
+
+* An eighth of the limit is lent to small frames only, so that a few huge ones never stop ordinary producers.
+* A claim is granted when it fits, also past a larger one that came before it. A claim that has waited for
+  `PATIENCE` seconds is not passed any more, except by small frames within their eighth.
+* While others wait, one client address gets at most half of the limit.
+* Senders that bring too few bytes while others wait are closed by the server; see `Connection.crawls`.
+
 Answers are mostly slices of files, which take no memory. The others are held until their clients take them,
 up to the same bound; beyond it, whoever has kept his waiting for longest is cut off (`UnsentAnswers`).
 """
 
 from __future__ import annotations
 
-from collections import deque
+import time
+from collections import Counter
 from collections.abc import Callable
+from mmap import mmap
 from typing import Protocol
 
 _SMALLEST = 64 * 1024
 _NOTHING = bytearray()
+_MAPPED = 4 * 1024 * 1024
+"""Above this a buffer is mapped: its pages cost nothing before bytes have come, and go back at once."""
+PATIENCE = 10.0
+"""Seconds after which a claim is not passed by larger ones that came later."""
 
 
 class Lease:
     """A buffer lent to one frame. `view` is exactly as long as the frame."""
 
-    __slots__ = ("_buffer", "view")
+    __slots__ = ("_address", "_buffer", "_large", "view")
 
-    def __init__(self, buffer: bytearray, size: int) -> None:
+    def __init__(self, buffer: bytearray | mmap, size: int, address: str, large: bool) -> None:
         self._buffer = buffer
+        self._address = address
+        self._large = large
         self.view = memoryview(buffer)[:size]
 
 
-_Claim = tuple[int, Callable[[], bool], Callable[[Lease], None]]
-"""Somebody who waits for memory: how much, whether still, and what then."""
+class Claim:
+    """A frame that waits for memory."""
+
+    __slots__ = ("address", "granted", "room", "since", "size")
+
+    def __init__(
+        self, size: int, room: int, address: str, granted: Callable[[Lease], None], since: float
+    ) -> None:
+        self.size = size
+        self.room = room
+        self.address = address
+        self.granted = granted
+        self.since = since
 
 
 class RequestMemory:
-    def __init__(self, limit: int, keep: int = 16 * 1024 * 1024) -> None:
+    def __init__(
+        self, limit: int, keep: int = 16 * 1024 * 1024, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.limit = limit
         self.lent = 0
+        self.on_contention: Callable[[], None] | None = None
+        """Called when the first claim begins to wait."""
+        self._now = now
         self._keep = keep
         self._kept = 0
-        self._free: dict[int, list[bytearray]] = {}
-        self._waiting: deque[_Claim] = deque()
+        self._free: dict[int, list[bytearray | mmap]] = {}
+        self._waiting: dict[Claim, None] = {}  # in the order of their coming
+        self._large = 0  # of `lent`, what large frames have
+        self._by_address: Counter[str] = Counter()
 
     @property
     def contended(self) -> bool:
         """True while somebody waits for memory that others hold."""
         return bool(self._waiting)
 
-    def borrow(self, size: int) -> Lease | None:
-        """A buffer of `size` bytes, or None when the limit is reached: then `wait` for it.
+    @property
+    def waiting(self) -> int:
+        """How many frames wait for memory."""
+        return len(self._waiting)
 
-        A single frame may be larger than the whole limit as long as nothing else is lent, else it could never
-        be read at all; the frame limit bounds it.
-        """
+    @property
+    def lent_by_address(self) -> dict[str, int]:
+        return dict(self._by_address)
+
+    @property
+    def _reserve(self) -> int:
+        return self.limit // 8
+
+    def _is_small(self, room: int) -> bool:
+        return room <= max(self._reserve // 16, _SMALLEST)
+
+    def borrow(self, size: int, address: str = "") -> Lease | None:
+        """A buffer of `size` bytes, or None when there is no room for it now: then `wait` for it."""
         room = _class_of(size)
-        if self.lent and self.lent + room > self.limit:
+        if self._waiting and not self._may_pass(room, address):
             return None
+        return self._lend(size, room, address) if self._fits(room) else None
+
+    def _fits(self, room: int) -> bool:
+        """A single large frame may exceed the limit while no other large one is lent, else it could never
+        be read at all; the frame limit bounds it."""
+        if not self.lent:
+            return True
+        if self._is_small(room):
+            return self.lent + room <= self.limit
+        if not self._large:
+            return self.lent + room <= max(self.limit, room + self._reserve)
+        return self._large + room <= self.limit - self._reserve and self.lent + room <= self.limit
+
+    def _may_pass(self, room: int, address: str) -> bool:
+        """Whether a newcomer may be served before those who wait."""
+        first = next(iter(self._waiting))
+        if self._now() - first.since < PATIENCE:
+            if self._by_address[address] + room <= self.limit // 2:
+                return True
+            return all(claim.address == address for claim in self._waiting)
+        return self._is_small(room) and self.lent - self._large + room <= self._reserve
+
+    def _lend(self, size: int, room: int, address: str) -> Lease:
+        large = not self._is_small(room)
         self.lent += room
+        if large:
+            self._large += room
+        self._by_address[address] += room
         free = self._free.get(room)
+        buffer: bytearray | mmap
         if free:
             self._kept -= room
-            return Lease(free.pop(), size)
-        return Lease(bytearray(room), size)
+            buffer = free.pop()
+        else:
+            buffer = mmap(-1, room) if room > _MAPPED else bytearray(room)
+        return Lease(buffer, size, address, large)
 
-    def wait(self, size: int, wanted: Callable[[], bool], granted: Callable[[Lease], None]) -> None:
-        """Have `granted` called with a buffer when there is room for it, if it is still `wanted` then.
+    def wait(self, size: int, granted: Callable[[Lease], None], address: str = "") -> Claim:
+        """Have `granted` called with a buffer when there is room for it, unless the claim is withdrawn."""
+        claim = Claim(size, _class_of(size), address, granted, self._now())
+        self._waiting[claim] = None
+        if len(self._waiting) == 1 and self.on_contention is not None:
+            self.on_contention()
+        return claim
 
-        Who came first is asked first, but one who asks for little need not wait for one who asks for much.
-        """
-        self._waiting.append((size, wanted, granted))
+    def withdraw(self, claim: Claim) -> None:
+        self._waiting.pop(claim, None)
+
+    def refuse_all(self) -> None:
+        """Nobody who waits is served any more: the broker stops."""
+        self._waiting.clear()
 
     def give_back(self, lease: Lease) -> None:
-        buffer = lease._buffer
+        buffer, address = lease._buffer, lease._address
         lease._buffer, lease.view = _NOTHING, memoryview(_NOTHING)  # so that it is free before others ask
         room = len(buffer)
         self.lent -= room
+        if lease._large:
+            self._large -= room
+        self._by_address[address] -= room
+        if self._by_address[address] <= 0:
+            del self._by_address[address]
         if self._kept + room <= self._keep:
             self._kept += room
             self._free.setdefault(room, []).append(buffer)
@@ -83,17 +172,25 @@ class RequestMemory:
             self._grant()
 
     def _grant(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        while waiting and (not self.lent or self.lent + _SMALLEST <= self.limit):
-            size, wanted, granted = claim = waiting.popleft()
-            if not wanted():
-                continue
-            lease = self.borrow(size)
-            if lease is None:
-                self._waiting.append(claim)
-            else:
-                granted(lease)
-        self._waiting += waiting
+        """Serve those who wait, in their order: first the addresses that have little, then the others."""
+        share = self.limit // 2
+        smallest_refused = 1 << 62
+        for fair in (True, False):
+            for claim in list(self._waiting):
+                if self.lent and self.lent + _SMALLEST > self.limit:
+                    return
+                room = claim.room
+                if claim not in self._waiting or room >= smallest_refused:
+                    continue
+                if fair and self._by_address[claim.address] + room > share:
+                    continue
+                if self._fits(room):
+                    del self._waiting[claim]
+                    claim.granted(self._lend(claim.size, room, claim.address))
+                elif self._now() - claim.since >= PATIENCE:
+                    smallest_refused = max(self._reserve // 16, _SMALLEST) + 1  # only small ones may pass it
+                else:
+                    smallest_refused = min(smallest_refused, room)
 
 
 class Reader(Protocol):

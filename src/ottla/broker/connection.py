@@ -18,7 +18,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from typing import Protocol
 
-from ottla.broker.buffers import Lease, RequestMemory, UnsentAnswers
+from ottla.broker.buffers import Claim, Lease, RequestMemory, UnsentAnswers
 from ottla.broker.pending import Pending
 from ottla.broker.sockets import Socket
 from ottla.log_lines import ClientLog
@@ -67,13 +67,14 @@ class Host(Protocol):
 class Connection:
     __slots__ = (
         "_answering",
+        "_claim",
         "_closed",
         "_early",
         "_fd",
         "_filled",
         "_frame",
-        "_frame_since",
         "_host",
+        "_looked",
         "_out",
         "_reading",
         "_sock",
@@ -99,7 +100,8 @@ class Connection:
         """True once the server stops: the request under way is answered, no other is read."""
         self._frame: Lease | None = None  # a large frame being received, `_filled` bytes of it are there
         self._filled = 0
-        self._frame_since = 0.0
+        self._looked = (0.0, 0)  # when `crawls` was asked last, and how many bytes were there then
+        self._claim: Claim | None = None
         self._early = bytearray()  # bytes that came behind a request which is still under way
         self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
         self._answering: Pending | None = None
@@ -121,10 +123,22 @@ class Connection:
         """Its request is with us; the client can do nothing."""
         return self._answering is not None
 
-    def crawls(self, patience: float, least_rate: float) -> bool:
-        """It has held memory for longer than `patience` for a frame of which too few bytes came a second."""
-        age = self._host.now() - self._frame_since
-        return self._frame is not None and age > patience and self._filled < age * least_rate
+    def crawls(self, window: float, least_rate: float, longest: float) -> bool:
+        """Too few bytes of a large frame came since this was asked last, at least `window` seconds ago.
+
+        It has to bring `least_rate` bytes a second, and enough to have the whole frame within `longest`
+        seconds. What counts is the time since the last question: a frame that came quickly and stopped short
+        of its end crawls too.
+        """
+        frame = self._frame
+        if frame is None:
+            return False
+        now = self._host.now()
+        since, before = self._looked
+        if now - since < window:
+            return False
+        self._looked = (now, self._filled)
+        return self._filled - before < (now - since) * max(least_rate, len(frame.view) / longest)
 
     def close(self, why: str | None = None) -> None:
         if self._closed:
@@ -140,6 +154,9 @@ class Connection:
         if self._frame is not None:
             self._host.memory.give_back(self._frame)
             self._frame = None
+        if self._claim is not None:
+            self._host.memory.withdraw(self._claim)
+            self._claim = None
         self._out.clear()
         self._host.unsent.release(self)
         self._sock.close()
@@ -232,17 +249,20 @@ class Connection:
 
     def _receive_large(self, start: memoryview, size: int) -> None:
         """Borrow memory for a frame of `size` bytes whose first bytes are in `start`, and go on receiving."""
-        lease = self._host.memory.borrow(size)
+        memory = self._host.memory
+        lease = memory.borrow(size, self.address)
         if lease is None:
             self._read_off()
             held = bytes(start)
-            self._host.memory.wait(size, lambda: not self._closed, lambda lease: self._receive(lease, held))
+            self._claim = memory.wait(size, lambda lease: self._receive(lease, held), self.address)
             return
         self._receive(lease, start)
 
     def _receive(self, lease: Lease, start: memoryview | bytes) -> None:
+        self._claim = None
         lease.view[: len(start)] = start
-        self._frame, self._filled, self._frame_since = lease, len(start), self._host.now()
+        self._frame, self._filled = lease, len(start)
+        self._looked = (self._host.now(), self._filled)
         self._read_on()
 
     def _frame_complete(self) -> None:

@@ -2,7 +2,8 @@
 
 Limits: `max.connections` in all and `max.connections.per.ip` (with overrides) are checked at the door; idle
 connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame while others
-wait for request memory must bring at least 10 KB a second, so that a few slow senders cannot starve the rest.
+wait for request memory must go on bringing bytes, 10 KB a second and the whole frame within five minutes, so
+that a few slow senders cannot starve the rest.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ from ottla.log_lines import ClientLog
 logger = logging.getLogger("ottla.server")
 
 _SCRATCH = 64 * 1024
-_CRAWL_SECONDS = 10.0
+_CRAWL_SECONDS = 5.0
 _CRAWL_BYTES_PER_SECOND = 10_000
-_DRAIN_SECONDS = 5.0
+_CRAWL_LONGEST = 300.0
+"""While others wait for memory, a frame has to come whole within so many seconds."""
+_SWEEP_SECONDS = 30.0
+_SWEEP_CONTENDED_SECONDS = 1.0
+_DRAIN_SECONDS = 2.0
 _ACCEPT_TURN = 64
 """Clients accepted per turn of the loop, so that a storm of them does not stop those already served."""
 
@@ -68,7 +73,8 @@ class Server:
         self.dispatch = dispatch
         self.send_file = sockets.send_file
         self.scratch = memoryview(bytearray(_SCRATCH))
-        self.memory = RequestMemory(limits.request_memory)
+        self.memory = RequestMemory(limits.request_memory, now=lambda: self.now())
+        self.memory.on_contention = self._sweep_soon
         self.unsent = UnsentAnswers(limits.request_memory)
         self.connections: dict[Connection, None] = {}  # in the order of their coming
         self.client_log = ClientLog()
@@ -121,8 +127,12 @@ class Server:
             self._sweeper = None
 
     def stop_reading(self) -> None:
-        """Let nobody in and read no further request; connections go as their last answer is out."""
+        """Let nobody in and read no further request; connections go as their last answer is out.
+
+        Frames that wait for memory are not read any more: nobody else gets what a closed connection held.
+        """
         self.stop_accepting()
+        self.memory.refuse_all()
         for connection in list(self.connections):
             connection.drain()
 
@@ -140,6 +150,7 @@ class Server:
     def abort(self) -> None:
         """Close everything at once."""
         self.stop_accepting()
+        self.memory.refuse_all()
         for connection in list(self.connections):
             connection.close()
         self.client_log.close()
@@ -211,18 +222,27 @@ class Server:
     # -- the idle -----------------------------------------------------------------------------------------
 
     def _sweep_later(self) -> None:
-        pause = min(max(self._limits.idle_seconds / 4, 0.05), 5.0 if self.memory.contended else 30.0)
+        pause = _SWEEP_CONTENDED_SECONDS if self.memory.contended else _SWEEP_SECONDS
+        pause = min(max(self._limits.idle_seconds / 4, 0.05), pause)
         self._sweeper = self.loop.call_later(pause, self._sweep)
+
+    def _sweep_soon(self) -> None:
+        """Somebody begins to wait for memory: look at those who hold it."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweep_later()
 
     def _sweep(self) -> None:
         self._sweep_later()
         now = self.now()
+        contended = self.memory.contended
         for connection in list(self.connections):
             silent = now - connection.last_active
             if connection.waits:
                 continue
+            crawls = connection.crawls(_CRAWL_SECONDS, _CRAWL_BYTES_PER_SECOND, _CRAWL_LONGEST)
             if silent > self._limits.idle_seconds:
                 logger.debug("closing %r: idle for %.0f s", connection, silent)
                 connection.close()
-            elif self.memory.contended and connection.crawls(_CRAWL_SECONDS, _CRAWL_BYTES_PER_SECOND):
+            elif crawls and contended:
                 connection.close("its frame comes too slowly while others wait for memory")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.buffers import RequestMemory, UnsentAnswers, _class_of
+from ottla.broker.buffers import PATIENCE, RequestMemory, UnsentAnswers, _class_of
 
 MB = 1024 * 1024
 
@@ -23,7 +23,7 @@ def test_who_comes_above_the_limit_waits_until_others_are_done() -> None:
     first = memory.borrow(2 * MB)
     assert first is not None
     assert memory.borrow(MB) is None
-    memory.wait(MB, lambda: True, woken.append)
+    memory.wait(MB, woken.append)
     assert memory.contended
     memory.give_back(first)
     assert len(woken) == 1 and len(woken[0].view) == MB
@@ -31,12 +31,12 @@ def test_who_comes_above_the_limit_waits_until_others_are_done() -> None:
 
 
 def test_who_waits_is_asked_in_order_and_gets_what_fits() -> None:
-    memory, granted = RequestMemory(limit=4 * MB), []
+    memory, granted = RequestMemory(limit=5 * MB), []
     held = [memory.borrow(MB) for _ in range(4)]
     for name, size in (("much", 3 * MB), ("gone", MB), ("little", MB), ("later", MB)):
-        memory.wait(
-            size, lambda name=name: name != "gone", lambda lease, name=name: granted.append((name, lease))
-        )
+        claim = memory.wait(size, lambda lease, name=name: granted.append((name, lease)))
+        if name == "gone":
+            memory.withdraw(claim)
     memory.give_back(held[0])
     assert [name for name, _ in granted] == ["little"]
     memory.give_back(held[1])
@@ -47,17 +47,6 @@ def test_who_waits_is_asked_in_order_and_gets_what_fits() -> None:
     assert not memory.contended
 
 
-def test_those_who_cannot_be_helped_cost_nothing_when_memory_comes_back() -> None:
-    memory, asked = RequestMemory(limit=2 * MB), []
-    first, second = memory.borrow(MB), memory.borrow(MB)
-    for _ in range(1000):
-        memory.wait(MB, lambda: asked.append(True) is None, lambda lease: None)
-    memory.give_back(first)
-    assert len(asked) == 1
-    memory.give_back(second)
-    assert len(asked) == 2
-
-
 def test_a_frame_larger_than_the_limit_is_read_alone() -> None:
     memory = RequestMemory(limit=MB)
     big = memory.borrow(5 * MB)
@@ -65,6 +54,63 @@ def test_a_frame_larger_than_the_limit_is_read_alone() -> None:
     assert memory.borrow(1) is None
     memory.give_back(big)
     assert memory.lent == 0
+
+
+def test_large_frames_leave_room_for_small_ones() -> None:
+    memory = RequestMemory(limit=256 * MB)
+    held = [memory.borrow(100 * MB), memory.borrow(100 * MB), memory.borrow(20 * MB)]
+    assert [lease is not None for lease in held] == [True, True, False]
+    memory.wait(100 * MB, lambda lease: None)
+    small = [memory.borrow(MB) for _ in range(32)]
+    assert all(small)
+    assert memory.lent <= 256 * MB
+
+
+def test_a_large_frame_is_passed_for_a_while_but_not_for_ever() -> None:
+    now = [0.0]
+    memory, granted = RequestMemory(limit=80 * MB, now=lambda: now[0]), []
+    stream = [memory.borrow(10 * MB) for _ in range(7)]
+    memory.wait(60 * MB, granted.append)
+    for _ in range(20):  # others come and go, and there is always one that would fit
+        memory.give_back(stream.pop(0))
+        stream.append(memory.borrow(10 * MB))
+        assert stream[-1] is not None
+    now[0] = PATIENCE + 1
+    small = memory.borrow(100_000)
+    assert small is not None, "small frames pass at any time"
+    while stream:
+        memory.give_back(stream.pop(0))
+        assert granted or memory.borrow(10 * MB) is None
+    assert len(granted) == 1
+
+
+def test_an_address_with_much_waits_behind_others() -> None:
+    memory, granted = RequestMemory(limit=160 * MB), []
+    greedy = [memory.borrow(20 * MB, "greedy") for _ in range(7)]
+    memory.wait(20 * MB, lambda lease: granted.append("greedy"), "greedy")
+    memory.wait(20 * MB, lambda lease: granted.append("other"), "other")
+    memory.give_back(greedy[0])
+    assert granted == ["other"]
+    assert memory.borrow(20 * MB, "greedy") is None
+
+
+def test_an_address_alone_may_have_all_memory() -> None:
+    memory = RequestMemory(limit=160 * MB)
+    held = [memory.borrow(20 * MB, "one") for _ in range(7)]
+    assert all(held)
+    memory.wait(20 * MB, lambda lease: None, "one")
+    memory.give_back(held[0])
+    assert not memory.contended
+
+
+def test_nobody_gets_what_is_given_back_when_the_broker_stops() -> None:
+    memory, granted = RequestMemory(limit=80 * MB), []
+    held = memory.borrow(70 * MB)
+    for _ in range(1000):
+        memory.wait(70 * MB, granted.append)
+    memory.refuse_all()
+    memory.give_back(held)
+    assert not granted and not memory.contended
 
 
 def test_only_so_much_is_kept_for_later() -> None:

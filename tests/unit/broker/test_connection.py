@@ -268,12 +268,27 @@ def test_a_client_that_goes_away_while_it_waits_is_noticed() -> None:
 def test_a_frame_that_comes_in_drips_is_told_from_one_that_flows() -> None:
     async def scenario() -> None:
         client = Client(echo)
-        assert not client.connection.crawls(0.0, 1.0), "no frame, no crawling"
+        crawls = client.connection.crawls
+        assert not crawls(0.0, 1.0, 60.0), "no frame, no crawling"
         await client.send(frame(b"x" * 200_000)[:50_000])
-        await until(lambda: client.host.memory.lent > 0)
-        assert client.connection.crawls(0.0, least_rate=1e12)
-        assert not client.connection.crawls(0.0, least_rate=0.001)
-        assert not client.connection.crawls(60.0, least_rate=1e12), "it gets some time"
+        await until(lambda: client.connection._filled == 49_996)
+        assert not crawls(60.0, 1e12, 60.0), "it gets some time"
+        crawls(0.0, 0.001, 1e12)
+        await client.send(b"x" * 50_000)
+        await until(lambda: client.connection._filled == 99_996)
+        assert not crawls(0.0, 0.001, 1e12), "bytes came since the last look"
+        assert crawls(0.0, 0.001, 1e12), "none came since"
+        client.connection.close()
+
+    run(scenario)
+
+
+def test_a_frame_that_comes_too_slowly_for_its_size_crawls() -> None:
+    async def scenario() -> None:
+        client = Client(echo)
+        await client.send(frame(b"x" * 200_000)[:50_000])
+        await until(lambda: client.connection._filled == 49_996)
+        assert client.connection.crawls(0.0, 0.001, longest=1e-9)
         client.connection.close()
 
     run(scenario)
