@@ -52,6 +52,7 @@ from ottla.replication.replicas import Replicas
 from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.checkpoints import META
 from ottla.storage.files import Disk, RealDisk
+from ottla.storage.leader_epochs import CorruptCheckpoint
 from ottla.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("ottla.broker")
@@ -210,7 +211,13 @@ class Broker:
     def _check_belongs_here(self, cluster_id: str) -> None:
         """Refuse the data of another cluster or broker: its logs would be taken for strays and deleted."""
         ours = {"cluster.id": cluster_id, "node.id": str(self.node_id)}
-        found = self.directory.read_meta()
+        try:
+            found = self.directory.read_meta()
+        except CorruptCheckpoint as damage:
+            raise WrongFolder(
+                f"{damage}; if this is the right data folder, delete that file: the broker writes a new one "
+                f"when the {REGISTRY_FILE} beside it knows the logs in the folder"
+            ) from damage
         topics = self.controller.image.topics
         unclaimed = [log.name for log in self.directory.logs.values() if log.size and log.topic not in topics]
         if not found and unclaimed:

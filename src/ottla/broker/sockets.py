@@ -60,13 +60,27 @@ class Sockets(Protocol):
         ...
 
 
+class CannotListen(OSError):
+    """The address cannot be listened on; `__cause__` is the system's error."""
+
+
 class SystemSockets:
     """Sockets of the operating system."""
 
     def listen(
         self, host: str, port: int, backlog: int, *, receive_buffer: int, send_buffer: int
     ) -> socket.socket:
+        try:
+            return self._listen(host, port, backlog, receive_buffer, send_buffer)
+        except OSError as error:
+            raise CannotListen(error.errno, error.strerror) from error
+
+    def _listen(
+        self, host: str, port: int, backlog: int, receive_buffer: int, send_buffer: int
+    ) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Resolved here, since `bind` would forget the interface in an address like fe80::1%eth0.
+        found = socket.getaddrinfo(host or None, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,7 +88,7 @@ class SystemSockets:
             for option, size in ((socket.SO_RCVBUF, receive_buffer), (socket.SO_SNDBUF, send_buffer)):
                 if size >= 0:
                     listener.setsockopt(socket.SOL_SOCKET, option, size)
-            listener.bind((host, port))
+            listener.bind(found[0][4])
             listener.listen(backlog)
         except OSError:
             listener.close()

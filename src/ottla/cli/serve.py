@@ -25,6 +25,7 @@ from ottla.cli.output import print_json, say, seconds_text, write
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+    from ottla.config.listeners import Listener
     from ottla.config.values import BrokerConfig
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
@@ -156,7 +157,13 @@ def _overrides(
 
 
 def _listener(option: str, address: str) -> str:
-    host, colon, port = address.removeprefix("PLAINTEXT://").rpartition(":")
+    name, _, place = address.rpartition("://")
+    if name.upper() not in ("", "PLAINTEXT"):
+        raise usage(
+            f"{option} {address!r}: {name} is not built yet, only PLAINTEXT is",
+            f"HOST:PORT is enough, for example {DEFAULT_LISTEN}.",
+        )
+    host, colon, port = place.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65_535:
         raise usage(f"{option} {address!r}: HOST:PORT is wanted, for example {DEFAULT_LISTEN}")
     if ":" in host and not host.startswith("["):
@@ -207,16 +214,12 @@ _OTHER_FOLDER = "Give another one with --data DIR."
 
 def _start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Failure | None:
     """What a person should read when the broker does not start."""
-    import errno
-    import socket
-
-    from ottla.broker.broker import WrongFolder
+    from ottla.broker.broker import REGISTRY_FILE, WrongFolder
+    from ottla.broker.sockets import CannotListen
     from ottla.cluster.registration import BrokerIdInUse
     from ottla.cluster.registry import RegistryError
     from ottla.storage.log_directory import DirectoryInUse
 
-    listener = config.listener
-    address = f"{listener.host}:{listener.port}"
     if isinstance(error, DirectoryInUse):
         return Failure(str(error).split(";")[0], "Stop that one, or give another folder with --data DIR.")
     if isinstance(error, WrongFolder):
@@ -224,19 +227,63 @@ def _start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Fail
     if isinstance(error, BrokerIdInUse):
         return Failure(str(error), "Give this one another id with --set node.id=N.")
     if isinstance(error, RegistryError):
-        return Failure(f"cannot write the registry in {folder}: {error}", "Is the disk full?")
-    if isinstance(error, socket.gaierror):
-        return Failure(f"cannot listen on {address}: no such host")
+        return _registry_failure(error, folder / REGISTRY_FILE)
+    if isinstance(error, CannotListen):
+        return _listen_failure(error, config.listener)
     if not isinstance(error, OSError):
         return None
+    return Failure(f"cannot use the data folder {folder}: {error.strerror or error}", _OTHER_FOLDER)
+
+
+def _registry_failure(error: Exception, file: Path) -> Failure:
+    import sqlite3
+
+    from ottla.cluster.registry import Damaged
+
+    if isinstance(error, Damaged):
+        return Failure(
+            f"the registry {file}, which knows the topics, is damaged: {_reason(error, file)}",
+            "Put back a copy of it, or try `sqlite3 registry.sqlite .recover` on a copy. "
+            "Records are in other files; do not delete them.",
+        )
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, sqlite3.Error):
+        cause = cause.__cause__
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    advice = {
+        sqlite3.SQLITE_FULL: "Make room on the disk.",
+        sqlite3.SQLITE_IOERR: "Is the disk full, or failing?",
+        sqlite3.SQLITE_READONLY: "May this user write to it?",
+        sqlite3.SQLITE_CANTOPEN: "May this user read and write it?",
+        sqlite3.SQLITE_PERM: "May this user read and write it?",
+        sqlite3.SQLITE_BUSY: "Another process holds it. Which one, says `fuser` or `lsof`.",
+    }
+    return Failure(f"cannot use the registry {file}: {_reason(error, file)}", advice.get(code, ""))
+
+
+def _reason(error: Exception, file: Path) -> str:
+    return str(error).removeprefix(f"the registry at {file}: ")
+
+
+def _listen_failure(error: OSError, listener: Listener) -> Failure:
+    import errno
+    import ipaddress
+    import socket
+
+    host, port = listener.host, listener.port
+    what = f"cannot listen on {f'[{host}]' if ':' in host else host}:{port}"
+    if isinstance(error.__cause__, socket.gaierror):
+        return Failure(f"{what}: no such host{' or network interface' if '%' in host else ''}")
     if error.errno == errno.EADDRINUSE:
         return Failure(
-            f"cannot listen on {address}: the port is in use",
-            "Is a broker running already? --listen HOST:0 picks a free port.",
+            f"{what}: the port is in use", "Is a broker running already? --listen HOST:0 picks a free port."
         )
-    if error.filename is None and error.errno in (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM):
-        return Failure(f"cannot listen on {address}: {(error.strerror or '').lower()}")
-    return Failure(f"cannot use the data folder {folder}: {error.strerror or error}", _OTHER_FOLDER)
+    if error.errno == errno.EINVAL and ":" in host and ipaddress.ip_address(host).is_link_local:
+        return Failure(
+            f"{what}: a link-local address needs its network interface",
+            f"Write it behind the address, for example [{host}%eth0]:{port}.",
+        )
+    return Failure(f"{what}: {(error.strerror or str(error)).lower()}")
 
 
 def _log_to_stderr(level: LogLevel) -> None:

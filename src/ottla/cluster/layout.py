@@ -34,7 +34,7 @@ from ottla.cluster.image import (
     PartitionState,
     TopicImage,
 )
-from ottla.cluster.registry import Ambiguous, Create, Node, NodeExists, Operation, Registry
+from ottla.cluster.registry import Ambiguous, Create, Damaged, Node, NodeExists, Operation, Registry
 from ottla.cluster.topic_ids import id_from_text, id_text, random_id
 
 CLUSTER_ID = "/cluster/id"
@@ -157,7 +157,11 @@ class Loaded:
 
 async def load_image(registry: Registry, *, version: int, controller_id: int) -> Loaded:
     """The whole registry as an image, in one bulk read."""
-    return image_from(await registry.subtree("/"), version=version, controller_id=controller_id)
+    nodes = await registry.subtree("/")
+    try:
+        return image_from(nodes, version=version, controller_id=controller_id)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Damaged(f"the registry holds a node that no broker wrote: {error!r}") from error
 
 
 def image_from(nodes: Mapping[str, Node], *, version: int, controller_id: int) -> Loaded:

@@ -75,6 +75,10 @@ class Unavailable(RegistryError):
     """The registry could not be reached or written; nothing happened. Trying again may work."""
 
 
+class Damaged(Unavailable):
+    """The registry cannot be read, since what is stored is not what was written. A person has to mend it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stat:
     version: int

@@ -37,7 +37,7 @@ from ottla.cluster.registry import (
     Unavailable,
     check_path,
 )
-from ottla.cluster.sqlite_tree import Signature, SqliteTree
+from ottla.cluster.sqlite_tree import Signature, SqliteTree, unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class SqliteStore:
         try:
             return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
         except (sqlite3.Error, OSError) as error:
-            raise Unavailable(f"the registry at {self._path or 'memory'}: {error}") from error
+            raise unavailable(error, f"the registry at {self._path or 'memory'}") from error
 
     async def change(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """`run`, for what changes the tree; wakes the watches even when the outcome is unknown."""

@@ -25,6 +25,7 @@ from ottla.cluster.registry import (
     BadVersion,
     Check,
     Create,
+    Damaged,
     Delete,
     Node,
     NodeExists,
@@ -57,7 +58,16 @@ _SCHEMA = (
 _BUSY_SECONDS = 10.0
 """How long to wait for another process's transaction; each lasts milliseconds."""
 
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
 Signature = tuple[int, int, int, int]
+
+
+def unavailable(error: sqlite3.Error | OSError, where: str = "") -> Unavailable:
+    """The error as the registry's callers know it: the file is damaged, or something may pass."""
+    code = getattr(error, "sqlite_errorcode", None)
+    damaged = code is not None and code & 0xFF in _DAMAGED
+    return (Damaged if damaged else Unavailable)(f"{where}: {error}" if where else str(error))
 
 
 class SqliteTree:
@@ -264,13 +274,13 @@ class SqliteTree:
             self._execute("PRAGMA synchronous = FULL" if sync else "PRAGMA synchronous = NORMAL")
             self._execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            raise Unavailable(str(error)) from error
+            raise unavailable(error) from error
         try:
             yield
         except BaseException as error:
             self._roll_back()
             if isinstance(error, sqlite3.Error):
-                raise Unavailable(str(error)) from error
+                raise unavailable(error) from error
             raise
         try:
             self._execute("COMMIT")
@@ -278,7 +288,7 @@ class SqliteTree:
             still_open = self._connection.in_transaction
             self._roll_back()
             if still_open:
-                raise Unavailable(str(error)) from error
+                raise unavailable(error) from error
             # The transaction ended in an error of the disk: its frames may or may not be in the file.
             raise Ambiguous(str(error)) from error
 

@@ -23,6 +23,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META = "meta.properties"
+META_KEYS = ("cluster.id", "node.id")
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 # Ours, empty: the topic was compacted at some time, so offsets may be missing without anything being wrong.
@@ -91,12 +92,12 @@ def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
-def read_properties(disk: Disk, path: Path) -> dict[str, str]:
-    """A Java properties file of plain `key=value` lines; empty when it is missing."""
+def decode_properties(data: bytes) -> dict[str, str]:
+    """A Java properties file of plain `key=value` lines; CorruptCheckpoint when it is no text."""
     try:
-        text = disk.read(path).decode()
-    except FileNotFoundError:
-        return {}
+        text = data.decode()
+    except UnicodeDecodeError as problem:
+        raise CorruptCheckpoint("is not text") from problem
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     return {key.strip(): value.strip() for key, value in pairs}
 

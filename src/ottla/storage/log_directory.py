@@ -29,16 +29,17 @@ from ottla.storage.checkpoints import (
     LEADER_EPOCHS,
     LOG_STARTS,
     META,
+    META_KEYS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     TopicPartition,
     decode_partition_metadata,
+    decode_properties,
     encode_clean_shutdown,
     encode_offsets,
     encode_partition_metadata,
     encode_properties,
     read_offsets,
-    read_properties,
 )
 from ottla.storage.descriptors import descriptors_for_files
 from ottla.storage.doomed_files import DoomedFiles
@@ -447,8 +448,21 @@ class LogDirectory:
     # -- about the folder ----------------------------------------------------------------------------
 
     def read_meta(self) -> dict[str, str]:
-        """`meta.properties`: which cluster and node this folder belongs to; empty for a new folder."""
-        return read_properties(self._disk, self.path / META)
+        """`meta.properties`: which cluster and node this folder belongs to; empty for a new folder.
+
+        CorruptCheckpoint when there is such a file and it does not say that.
+        """
+        path = self.path / META
+        try:
+            found = decode_properties(self._disk.read(path))
+        except FileNotFoundError:
+            return {}
+        except CorruptCheckpoint as damage:
+            raise CorruptCheckpoint(f"{path} {damage}") from damage
+        missing = [key for key in META_KEYS if key not in found]
+        if missing:
+            raise CorruptCheckpoint(f"{path} has no {' and no '.join(missing)}")
+        return found
 
     def write_meta(self, values: Mapping[str, str]) -> None:
         self._disk.replace(self.path / META, encode_properties(values), sync=True)
