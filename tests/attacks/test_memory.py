@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 from attacks.attack import MB, Target
 from broker_process import BrokerProcess
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from raw_client import RawClient, produce_request
 
 
@@ -36,6 +41,36 @@ def test_senders_that_stop_short_of_the_end_of_their_frames_do_not_block_others(
         began = time.monotonic()
         assert producer.produce("t", b"x" * 6 * MB).error_code == 0
         assert time.monotonic() - began < 20
+
+
+def test_topics_created_by_metadata_take_no_room_from_groups(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, {"max.partitions": 100}) as broker:
+        with RawClient(broker.bootstrap_servers, timeout=60) as client:
+            topics = [MetadataRequestTopic(name=f"t{number}") for number in range(150)]
+            answer = client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=True), 9)
+            assert sum(topic.error_code == 0 for topic in answer.topics) == 100
+            found = client.call(FindCoordinatorRequest(key="group"), 1)
+            assert found.error_code == 0
+
+
+def test_topics_created_by_metadata_are_limited_in_time(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, {"auto.create.topics.per.minute": 50}) as broker:
+        with RawClient(broker.bootstrap_servers, timeout=60) as client:
+
+            def codes(first: int, count: int) -> Counter[int]:
+                topics = [MetadataRequestTopic(name=f"t{number}") for number in range(first, first + count)]
+                request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+                return Counter(topic.error_code for topic in client.call(request, 9).topics)
+
+            assert codes(0, 40) == {0: 40}
+            assert codes(40, 60)[ErrorCode.THROTTLING_QUOTA_EXCEEDED] >= 40
+            created = CreatableTopic(name="explicit", num_partitions=1, replication_factor=1)
+            answer = client.call(CreateTopicsRequest(topics=[created], timeout_ms=30_000), 5)
+            assert answer.topics[0].error_code == 0, "who asks for a topic in so many words is not limited"
+        with RawClient(broker.bootstrap_servers, source="127.0.0.2") as client:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name="other")])
+            assert client.call(request, 9).topics[0].error_code == 0
+        assert "auto.create.topics.per.minute" in broker.output.read_text()
 
 
 def test_the_broker_stops_at_once_though_many_large_frames_wait_for_memory(tmp_path: Path) -> None:

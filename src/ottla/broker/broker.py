@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ottla.broker.cleaning import Cleaning
+from ottla.broker.creation_rate import CreationRate
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_surroundings import GroupSurroundings
@@ -115,6 +116,7 @@ class Broker:
         )
         self._lane = Lane(self._loop, self._loop.time)
         self._server = Server(Dispatcher(self, HANDLERS, self._lane), limits_of(self.config), self._sockets)
+        self.creation_rate = CreationRate()
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None
         self._leaving = AsyncExitStack()

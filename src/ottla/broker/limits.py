@@ -50,4 +50,5 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
         partitions=config["num.partitions"],
         replication_factor=config["default.replication.factor"],
         max_partitions=config["max.partitions"],
+        offsets_partitions=config["offsets.topic.num.partitions"],
     )

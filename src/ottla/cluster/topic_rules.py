@@ -19,7 +19,8 @@ from ottla.protocol.errors import ApiError, ErrorCode
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
@@ -33,6 +34,8 @@ class TopicDefaults:
     replication_factor: int = 1
     max_partitions: int = 100_000
     """In the whole cluster; each costs every broker memory."""
+    offsets_partitions: int = 50
+    """Of OFFSETS_TOPIC; so many of its partitions do not count, or topics could take its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +99,29 @@ def plan_topics(
         refusal = ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         return [refusal] * len(requests)
     names = _CollisionCheck(image)
-    room = defaults.max_partitions - image.partition_count
+    room = defaults.max_partitions - _counted_partitions(image, defaults)
     plans: list[TopicPlan | ApiError] = []
     for request in requests:
         try:
             plan = _plan_topic(request, image, names, defaults, check_configs, rng)
-            if len(plan.topic.partitions) > room:
+            counted = len(plan.topic.partitions)
+            if request.name == OFFSETS_TOPIC:
+                counted = max(counted - defaults.offsets_partitions, 0)
+            if counted > max(room, 0):
                 raise _too_many(defaults)
         except ApiError as error:
             plans.append(error)
         else:
-            room -= len(plan.topic.partitions)
+            room -= counted
             plans.append(plan)
     return plans
+
+
+def _counted_partitions(image: ClusterImage, defaults: TopicDefaults) -> int:
+    """What counts against `max_partitions`."""
+    offsets = image.topics.get(OFFSETS_TOPIC)
+    free = min(len(offsets.partitions), defaults.offsets_partitions) if offsets is not None else 0
+    return image.partition_count - free
 
 
 def _partitions_asked(request: NewTopic, defaults: TopicDefaults) -> int:
@@ -269,7 +282,7 @@ def plan_more_partitions(
         )
     if more > MAX_PARTITIONS_PER_REQUEST:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
-    if image.partition_count + more > defaults.max_partitions:
+    if _counted_partitions(image, defaults) + more > defaults.max_partitions:
         raise _too_many(defaults)
     factor = len(topic.partitions[0].replicas)
     if request.assignments is None:

@@ -32,10 +32,10 @@ message.max.bytes                     INT     1048588      >=0   cluster-wide hi
     Largest record batch, as it comes compressed from the producer. Topics: max.message.bytes.
 max.decompressed.message.bytes        INT     134217728    >=1   cluster-wide
     Largest size to which the broker decompresses the records of one batch. Ottla's own key.
-max.connections                       INT     10000        >=0   cluster-wide
+max.connections                       INT     10000        >=1   cluster-wide
     Most connections at one time; more are closed at once.
 max.connections.per.ip                INT     8000         >=0   cluster-wide
-    Most connections at one time from one address.
+    Most connections at one time from one address. 0 only beside overrides that let somebody in; a change at run time may not shut out whoever asks for it.
 max.connections.per.ip.overrides      STRING  ''           -     cluster-wide
     Other limits for some addresses: address:limit,address:limit.
 max.connection.creation.rate          INT     2147483647   >=0   cluster-wide unused
@@ -45,7 +45,7 @@ connections.max.idle.ms               LONG    600000       -
 queued.max.request.bytes              LONG    268435456    @not-zero
     Memory for requests that are being read or answered; beyond it no more is read until some is done. As much again for answers that clients do not take; beyond it the slowest are cut off. -1 for no limit.
 max.partitions                        INT     20000        >=1   cluster-wide
-    Most partitions in the cluster. Ottla's own key.
+    Most partitions in the cluster. Those of __consumer_offsets (offsets.topic.num.partitions) do not count, so that groups always have room. Ottla's own key.
 max.request.partition.size.limit      INT     2000         >=1
     Most partitions in one page of a DescribeTopicPartitions response.
 fetch.max.bytes                       INT     57671680     >=1024
@@ -64,6 +64,8 @@ socket.send.buffer.bytes              INT     -1           -     high
 # Topics
 auto.create.topics.enable             BOOLEAN true         -     high
     Create a topic when a client asks for one that does not exist and allows it.
+auto.create.topics.per.minute         INT     1000         >=1   cluster-wide
+    Topics that one client address may have created in this way: so many at once, and so many in a minute. Beyond it Metadata answers THROTTLING_QUOTA_EXCEEDED for a topic; CreateTopics is not limited. Ottla's own key.
 num.partitions                        INT     1            >=1
     Partitions of a new topic that does not say.
 default.replication.factor            INT     1            >=1

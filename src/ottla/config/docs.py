@@ -18,8 +18,7 @@ Keys, types, ranges and defaults are those of Apache Kafka 4.3, so that a `serve
 works. Ottla differs in these defaults: `node.id` is 1, data lies in a folder of your own, the limits that
 Kafka leaves open (`max.connections`, `max.connections.per.ip`, `queued.max.request.bytes`) are finite, and
 socket buffers grow with need (`socket.receive.buffer.bytes`, `socket.send.buffer.bytes`): with Kafka's 100 KB
-producing takes a quarter more CPU. Three keys are Ottla's own: `max.partitions`,
-`max.decompressed.message.bytes` and `log.dir.min.free.bytes`.
+producing takes a quarter more CPU. Some keys are Ottla's own; their texts say so.
 
 ## Setting them
 
@@ -36,8 +35,11 @@ While the broker runs, clients change settings with AlterConfigs and Incremental
 (`ottla topic alter`, `kafka-configs.sh`, the admin calls of any Kafka client). A change is in force when the
 answer arrives, on the broker that gave it. For brokers the column *changes* says what is possible: `-` is
 only at start, *broker* is for one broker, *cluster* is for one broker or for all of them. The stronger value
-counts: that of the one broker, then that of all brokers, then what was read at start. Topic keys can always
-change; a topic that has no value takes the one of the broker key named beside it.
+counts: that of the one broker, then that of all brokers, then what was read at start. With one exception:
+what the command line gives at start wins over values that were set at run time before, until somebody sets
+another value. So a broker whose stored limits let nobody in is reached again with
+`ottla serve --set max.connections.per.ip=100`. Topic keys can always change; a topic that has no value takes
+the one of the broker key named beside it.
 
 A key marked *not yet* belongs to a part that is not built; it is read, checked and shown.
 """

@@ -228,6 +228,21 @@ def test_a_cluster_has_a_largest_number_of_partitions() -> None:
     assert "max.partitions" in results[2].message
 
 
+def test_the_offsets_topic_has_room_however_many_topics_there_are() -> None:
+    defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
+    topics = [NewTopic("a", 3), NewTopic("b", 1), NewTopic("__consumer_offsets", 50), NewTopic("c", 1)]
+    results = plan(*topics, defaults=defaults)
+    assert [isinstance(result, TopicPlan) for result in results] == [True, False, True, False]
+    (too_many,) = plan(NewTopic("__consumer_offsets", 54), defaults=defaults)
+    assert isinstance(too_many, ApiError)
+
+
+def test_the_offsets_topic_takes_no_room_from_others() -> None:
+    defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
+    (other,) = plan(NewTopic("a", 3), cluster=image({"__consumer_offsets": 50}), defaults=defaults)
+    assert isinstance(other, TopicPlan)
+
+
 def test_a_refused_topic_leaves_its_room_to_the_next() -> None:
     defaults = TopicDefaults(max_partitions=3)
     big, small = plan(NewTopic("big", 4, 1), NewTopic("small", 3, 1), defaults=defaults)

@@ -65,7 +65,7 @@ def test_a_broker_tells_every_key_and_what_it_was_given_besides() -> None:
         overrides={"my.own.key": "secret?", "node.id": "3", "ssl.key.password": "hunter2"}
     )
     entries = by_name(describe_broker(broker))
-    assert len(entries) == 344
+    assert len(entries) == 345
     assert (entries["node.id"].value, entries["node.id"].read_only) == ("3", True)
     assert (entries["broker.id"].value, entries["broker.id"].source) == ("3", Source.STATIC)
     password = entries["ssl.key.password"]

@@ -22,7 +22,12 @@ from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, Des
 pytestmark = pytest.mark.slow
 
 DEFAULT = 5
-OWN_KEYS = {"log.dir.min.free.bytes", "max.decompressed.message.bytes", "max.partitions"}
+OWN_KEYS = {
+    "auto.create.topics.per.minute",
+    "log.dir.min.free.bytes",
+    "max.decompressed.message.bytes",
+    "max.partitions",
+}
 OWN_DEFAULTS = {
     "node.id",
     "log.dir",

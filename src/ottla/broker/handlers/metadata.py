@@ -118,10 +118,32 @@ def _by_name(
 async def _create_first(
     broker: Broker, request: MetadataRequest, names: list[str], missing: list[str], context: RequestContext
 ) -> MetadataResponse:
-    outcome = await broker.controller.create_topics([NewTopic(name) for name in missing])
-    _log_creation(broker, missing, outcome.results, context)
-    await broker.caught_up(outcome.version)
-    return _response(broker, request, _named(broker.image, names, context.version))
+    address, per_minute = context.connection.address, broker.config["auto.create.topics.per.minute"]
+    now = broker.clock.monotonic()
+    granted = broker.creation_rate.take(address, len(missing), per_minute, now)
+    missing, throttled = missing[:granted], missing[granted:]
+    if throttled:
+        broker.client_log.warning(
+            logger,
+            address,
+            "%s asks for topic %s, not created: more than %d in a minute (auto.create.topics.per.minute)",
+            context.peer,
+            listed(throttled),
+            per_minute,
+        )
+    if missing:
+        outcome = await broker.controller.create_topics([NewTopic(name) for name in missing])
+        _log_creation(broker, missing, outcome.results, context)
+        refused = sum(isinstance(result, ApiError) for result in outcome.results)
+        broker.creation_rate.give_back(address, refused, per_minute, broker.clock.monotonic())
+        await broker.caught_up(outcome.version)
+    topics = _named(broker.image, names, context.version)
+    if throttled:
+        waiting = set(throttled)
+        for topic in topics:
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name in waiting:
+                topic.error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    return _response(broker, request, topics)
 
 
 def _log_creation(
