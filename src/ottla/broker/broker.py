@@ -353,10 +353,11 @@ class Broker:
             self.groups.forget_topics(gone)
 
     def _configure(self, image: ClusterImage) -> None:
-        """Settings of all brokers or of this one were changed at run time."""
-        self.config = self._static_config.with_dynamic(
-            image.config(BROKER_CONFIG, ""), image.config(BROKER_CONFIG, str(self.node_id))
-        )
+        """Settings of all brokers or of this one were changed at run time, now or before this start."""
+        layers = image.config(BROKER_CONFIG, ""), image.config(BROKER_CONFIG, str(self.node_id))
+        if not self.image.version:
+            self._static_config = self._static_config.over_stored(*layers)
+        self.config = self._static_config.with_dynamic(*layers)
         self._server.limits = limits_of(self.config)
         self.controller.defaults = topic_defaults(self.config)
         self.cleaning.configure()

@@ -86,7 +86,12 @@ def _addresses(values: Values, settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def _limits(values: Values, settings: Mapping[str, str]) -> Iterator[str]:
-    yield from _parsed("max.connections.per.ip.overrides", values, parse_address_limits)
+    overrides = yield from _parsed("max.connections.per.ip.overrides", values, parse_address_limits)
+    if overrides is not None and not values["max.connections.per.ip"] and not any(overrides.values()):
+        yield (
+            "max.connections.per.ip: must be at least 1 unless max.connections.per.ip.overrides lets some "
+            "address in (got 0)"
+        )
     memory, frame = values["queued.max.request.bytes"], values["socket.request.max.bytes"]
     if "queued.max.request.bytes" in settings and 0 <= memory < frame:
         yield (

@@ -73,6 +73,20 @@ def validate_broker_config(overrides: Mapping[str, str], *, cluster_wide: bool) 
         raise ApiError(ErrorCode.INVALID_REQUEST, f"max.connections.per.ip.overrides: {error}") from None
 
 
+def check_lets_in(config: Values, address: str) -> None:
+    """Raise `ApiError(INVALID_REQUEST)` when a broker with this configuration lets nobody in from `address`.
+
+    Whoever changes the limits must be able to change them back.
+    """
+    overrides = parse_address_limits(config["max.connections.per.ip.overrides"])
+    if not overrides.get(address, config["max.connections.per.ip"]):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"this would refuse every connection from {address}, from where the change comes "
+            "(max.connections.per.ip and max.connections.per.ip.overrides)",
+        )
+
+
 def validate_group_config(overrides: Mapping[str, str], broker: Values) -> None:
     """Raise `ApiError(INVALID_CONFIG)` unless a group may have these, within the bounds the broker sets."""
     values = _parsed(overrides, GROUP_KEYS, "group", ErrorCode.INVALID_CONFIG)

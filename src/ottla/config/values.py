@@ -3,8 +3,9 @@
 Static values are read at start, from three places, the strongest first: `--set` on the command line, the
 environment (`OTTLA_LOG_RETENTION_MS` for log.retention.ms), the properties file. Dynamic ones are set by
 clients while the broker runs, for one broker or for all, live in the cluster image, and lie over the static
-ones (`with_dynamic`). A topic takes its own values and, where it has none, those of its broker
-(`topic_config`).
+ones (`with_dynamic`). Only what the command line gives is stronger than dynamic values that were stored
+before this start (`over_stored`): so an operator can always get in. A topic takes its own values and, where
+it has none, those of its broker (`topic_config`).
 
 `BrokerConfig` never changes: each change of dynamic values makes a new one. All that can be wrong with static
 values is found before anything starts, and told at once (`ConfigError`).
@@ -72,9 +73,11 @@ class BrokerConfig:
     __slots__ = (
         "_broker",
         "_cluster",
+        "_overruled",
         "_static_values",
         "_topic_values",
         "_values",
+        "command_line",
         "settings",
         "unknown",
         "warnings",
@@ -86,7 +89,10 @@ class BrokerConfig:
         static_values: dict[str, Any],
         unknown: Mapping[str, str],
         warnings: list[str],
+        command_line: frozenset[str] = frozenset(),
     ) -> None:
+        self.command_line = command_line
+        """The keys that the command line gave."""
         self.settings = settings
         """What was set at start, as text."""
         self.unknown = unknown
@@ -96,6 +102,8 @@ class BrokerConfig:
         self._values = static_values
         self._cluster: Mapping[str, str] = {}
         self._broker: Mapping[str, str] = {}
+        self._overruled: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        """Dynamic values from before this start that the command line overrules: of all brokers, of this."""
         self._topic_values: dict[str, Any] | None = None
 
     @classmethod
@@ -137,7 +145,7 @@ class BrokerConfig:
         for name, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
             if name in settings:
                 settings[other] = settings[name]
-        return cls(settings, values, unknown, warnings)
+        return cls(settings, values, unknown, warnings, frozenset(overrides or ()) & frozenset(settings))
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -155,7 +163,14 @@ class BrokerConfig:
 
         A value that is not allowed (from a cluster whose brokers differ, say) is passed over with a warning.
         """
-        new = BrokerConfig(self.settings, self._static_values, self.unknown, self.warnings)
+        new = BrokerConfig(self.settings, self._static_values, self.unknown, self.warnings, self.command_line)
+        new._overruled = self._overruled
+        cluster, broker = (
+            {name: text for name, text in place.items() if overruled.get(name) != text}
+            if overruled
+            else place
+            for place, overruled in zip((cluster, broker), self._overruled, strict=True)
+        )
         if not cluster and not broker:
             return new
         new._cluster, new._broker = cluster, broker
@@ -172,6 +187,26 @@ class BrokerConfig:
                 except BadValue as error:
                     logger.warning("dynamic value of %s is ignored: %s", name, error)
         resolve(new._values, self.settings)
+        return new
+
+    def over_stored(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
+        """This configuration for a start that finds these dynamic values: the command line is stronger.
+
+        A value that a client sets later, to something else, counts again.
+        """
+        new = BrokerConfig(self.settings, self._static_values, self.unknown, self.warnings, self.command_line)
+        own, other = (
+            {name: text for name, text in place.items() if name in self.command_line}
+            for place in (cluster, broker)
+        )
+        new._overruled = own, other
+        for name in sorted({*own, *other}):
+            logger.warning(
+                "%s=%s of the command line is used, not %s, which was set at run time before this start",
+                name,
+                "(hidden)" if BROKER_KEYS[name].sensitive else self.settings[name],
+                "(hidden)" if BROKER_KEYS[name].sensitive else other.get(name, own.get(name)),
+            )
         return new
 
     @property

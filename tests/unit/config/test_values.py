@@ -365,3 +365,32 @@ def test_a_topic_configuration_is_held_against_the_brokers_values() -> None:
     validate_topic_config({"min.compaction.lag.ms": "500"})
     with pytest.raises(ApiError, match="must not be larger"):
         validate_topic_config({"min.compaction.lag.ms": "500"}, broker)
+
+
+def test_the_command_line_wins_over_dynamic_values_from_before_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("message.max.bytes=100\n")
+    loaded = BrokerConfig.load(file, {"max.connections.per.ip": "7"})
+    stored = {"max.connections.per.ip": "1", "message.max.bytes": "200"}
+    config = loaded.over_stored(stored, {"max.connections.per.ip": "2"})
+    assert "max.connections.per.ip=7 of the command line is used, not 2" in caplog.text
+    now = config.with_dynamic(stored, {"max.connections.per.ip": "2"})
+    assert now["max.connections.per.ip"] == 7
+    assert now.source("max.connections.per.ip") is Source.STATIC
+    assert now["message.max.bytes"] == 200, "a file is weaker than what was set at run time"
+    later = config.with_dynamic(stored, {"max.connections.per.ip": "3"})
+    assert later["max.connections.per.ip"] == 3, "whoever sets another value gets it"
+    cleared = config.with_dynamic({}, {})
+    assert cleared["max.connections.per.ip"] == 7
+
+
+def test_limits_that_let_nobody_in_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"max.connections: must be at least 1"):
+        BrokerConfig.load(overrides={"max.connections": "0"})
+    with pytest.raises(ConfigError, match=r"max.connections.per.ip: must be at least 1 unless"):
+        BrokerConfig.load(overrides={"max.connections.per.ip": "0"})
+    BrokerConfig.load(
+        overrides={"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:5"}
+    )

@@ -31,7 +31,12 @@ from ottla.config.changes import Operation, Step, check_no_twice, difference, ed
 from ottla.config.describe import Entry, describe_broker, describe_cluster, describe_group, describe_topic
 from ottla.config.keys import ConfigKey, Type
 from ottla.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
-from ottla.config.validation import validate_broker_config, validate_group_config, validate_topic_config
+from ottla.config.validation import (
+    check_lets_in,
+    validate_broker_config,
+    validate_group_config,
+    validate_topic_config,
+)
 from ottla.config.values import Source
 from ottla.printable import listed
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ottla.configs")
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+_ADDRESS_LIMITS = frozenset({"max.connections.per.ip", "max.connections.per.ip.overrides"})
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, BROKER: BROKER_KEYS, GROUP: GROUP_KEYS}
 _WORDS = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
 
@@ -207,7 +213,7 @@ async def _alter(
                 edit({})
                 continue
             target = kind, _check_target(broker, kind, name)
-            change = _checked_change(broker, target, edit)
+            change = _checked_change(broker, target, edit, context.connection.address)
             change(broker.image.config(*target))  # refuse early what is refused in any case
             if kind == TOPIC and name not in broker.image.topics:
                 raise _no_topic(name)
@@ -232,7 +238,7 @@ async def _alter(
 
 
 def _checked_change(
-    broker: Broker, target: tuple[int, str], edit: Edit
+    broker: Broker, target: tuple[int, str], edit: Edit, address: str
 ) -> Callable[[Mapping[str, str]], Mapping[str, str | None]]:
     """The edit with the checks of its kind of resource behind it."""
     kind, name = target
@@ -247,6 +253,10 @@ def _checked_change(
         else:
             asked = {key: text for key, text in changed.items() if text is not None}
             validate_broker_config(asked, cluster_wide=not name)
+            if _ADDRESS_LIMITS & changed.keys():
+                stored = broker.image.config(BROKER, str(broker.node_id) if not name else "")
+                layers = (stored, new) if name else (new, stored)
+                check_lets_in(broker.config.with_dynamic(*layers), address)
         return changed
 
     return change
