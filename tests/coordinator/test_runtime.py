@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 
 import ottla.testing
@@ -34,17 +37,25 @@ def test_the_hash_is_javas_for_any_text() -> None:
     assert partition_of("\U0001f600", 1000) == 1772899 % 1000
 
 
+def when_loaded(ask: Callable[[], int]) -> int:
+    """The error code that is answered once the coordinator has loaded the group, as a client would wait."""
+    deadline = time.monotonic() + 30.0
+    while (code := ask()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        assert time.monotonic() < deadline, "the coordinator still loads"
+    return code
+
+
 def commit(wire: Wire, group: str, offset: int, topic: str = "t") -> int:
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     topics = [OffsetCommitRequestTopic(name=topic, partitions=[partition])]
-    answer = wire.call(OffsetCommitRequest(group_id=group, topics=topics), version=9)
-    return int(answer.topics[0].partitions[0].error_code)
+    request = OffsetCommitRequest(group_id=group, topics=topics)
+    return when_loaded(lambda: int(wire.call(request, version=9).topics[0].partitions[0].error_code))
 
 
 def committed(wire: Wire, group: str) -> dict[str, int]:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    assert not when_loaded(lambda: wire.call(request, version=9).groups[0].error_code)
     (answer,) = wire.call(request, version=9).groups
-    assert not answer.error_code
     return {topic.name: topic.partitions[0].committed_offset for topic in answer.topics}
 
 
@@ -80,9 +91,8 @@ def test_a_new_start_reads_the_groups_from_the_log(ending: str) -> None:
         broker.start()
         with Wire(broker.bootstrap_servers) as wire:
             find(wire, "g")
-            while (listed := wire.call(ListGroupsRequest())).error_code:
-                assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            assert len(listed.groups) == 50
+            assert not when_loaded(lambda: wire.call(ListGroupsRequest()).error_code)
+            assert len(wire.call(ListGroupsRequest()).groups) == 50
             assert [committed(wire, f"g{number}") for number in range(50)] == [{"t": n} for n in range(50)]
 
 
@@ -90,10 +100,11 @@ def test_offsets_of_a_topic_deleted_while_they_were_not_watched_are_forgotten_on
     with ottla.testing.broker(topics={"t": 1, "u": 1}, **{"offsets.topic.num.partitions": 1}) as broker:
         with Wire(broker.bootstrap_servers) as wire:
             find(wire, "g")
-            commit(wire, "g", 1)
-            commit(wire, "g", 2, "u")
+            assert commit(wire, "g", 1) == ErrorCode.NONE
+            assert commit(wire, "g", 2, "u") == ErrorCode.NONE
             # A topic of the same name that is another one.
-            wire.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), version=6)
+            gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000)
+            assert not wire.call(gone, version=6).responses[0].error_code
         broker.create_topic("t")
         broker.restart()
         with Wire(broker.bootstrap_servers) as wire:
