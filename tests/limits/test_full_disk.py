@@ -5,6 +5,8 @@ On a small file system of its own where the test may mount one, and with a disk 
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +17,14 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 import ottla.testing
+from ottla.cluster.reserve import SIZE
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from ottla.protocol.records import decode_batch
 from ottla.storage.files import Disk, RealDisk
 from ottla.testing.disk import FaultyDisk
@@ -25,6 +34,8 @@ from small_file_system import small_file_system
 MB = 1 << 20
 HEALED_WITHIN = 20.0
 TO_THE_END = {"log.dir.min.free.bytes": 0}  # what happens before the end is in test_free_space
+
+SMALL_SEGMENTS = {"log.segment.bytes": 1 * MB, "log.segment.delete.delay.ms": 100}
 
 
 @dataclass
@@ -149,3 +160,93 @@ def test_a_topic_created_on_a_full_disk_works_when_space_returns(small_disk: Sma
             while (answer := client.produce("new", b"v")).error_code:
                 assert time.monotonic() < deadline, f"it did not heal: {answer.error_message}"
             assert answer.base_offset == 0
+
+
+def use_up(folder: Path) -> Path:
+    """A file that takes all that is left, to the last byte."""
+    rest = folder / "rest"
+    with rest.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 512, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError as full:
+                assert full.errno == errno.ENOSPC
+    assert os.statvfs(folder).f_bavail == 0
+    return rest
+
+
+def delete(client: RawClient, topic: str) -> None:
+    answer = client.call(DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000), 5)
+    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+
+
+@pytest.mark.parametrize("mark", [0, -1], ids=["to the end", "with the default mark"])
+def test_a_topic_can_be_deleted_when_no_byte_is_free(tmp_path: Path, mark: int) -> None:
+    """As the message advises; afterwards there is room."""
+    settings = {
+        "log.dir.min.free.bytes": mark,
+        "log.segment.bytes": 1 * MB,
+        "log.segment.delete.delay.ms": 100,
+    }
+    with small_file_system(tmp_path / "small", 16) as folder:
+        with (
+            ottla.testing.broker(
+                topics={"big": 1, "kept": 1}, data=folder / "data", settings=settings
+            ) as broker,
+            RawClient(broker.bootstrap_servers) as client,
+        ):
+            assert client.produce("kept", b"before").error_code == 0
+            fill(client, "big")
+            use_up(folder)
+            with pytest.raises(ApiError):  # what would need more space does not get what is kept back
+                broker.create_topic("new", 100)
+            delete(client, "big")
+            deadline = time.monotonic() + HEALED_WITHIN
+            while (produced := client.produce("kept", b"after")).error_code:
+                assert time.monotonic() < deadline, f"it did not heal: {produced.error_message}"
+            assert values(client.fetch("kept", 0).records) == [b"before", b"after"]
+            broker.restart()
+            with RawClient(broker.bootstrap_servers) as again:
+                assert again.produce("kept", b"restarted").error_code == 0
+
+
+def test_a_retention_can_be_lowered_when_no_byte_is_free(tmp_path: Path) -> None:
+    settings = {**SMALL_SEGMENTS, **TO_THE_END}
+    with small_file_system(tmp_path / "small", 16) as folder:
+        with (
+            ottla.testing.broker(topics=["big"], data=folder / "data", settings=settings) as broker,
+            RawClient(broker.bootstrap_servers) as client,
+        ):
+            fill(client, "big")
+            use_up(folder)
+            lower = AlterableConfig(name="retention.bytes", config_operation=0, value="1000000")
+            topic = AlterConfigsResource(resource_type=2, resource_name="big", configs=[lower])
+            (answer,) = client.call(IncrementalAlterConfigsRequest(resources=[topic]), 1).responses
+            assert answer.error_code == 0, answer.error_message
+
+
+def test_without_its_reserve_a_broker_starts_on_a_full_disk_and_deletes_a_topic(tmp_path: Path) -> None:
+    """What docs/operations.md advises where the disk filled up while the broker was down."""
+    settings = SMALL_SEGMENTS
+    with small_file_system(tmp_path / "small", 16) as folder:
+        with ottla.testing.broker(topics=["big", "kept"], data=folder / "data", settings=settings) as broker:
+            with RawClient(broker.bootstrap_servers) as client:
+                fill(client, "big")
+            broker.kill()
+            use_up(folder)
+            reserve = folder / "data" / "registry.sqlite.reserve"
+            reserve.unlink()
+            broker.start()
+            with RawClient(broker.bootstrap_servers) as client:
+                delete(client, "big")
+                deadline = time.monotonic() + HEALED_WITHIN
+                while (produced := client.produce("kept", b"after")).error_code:
+                    assert time.monotonic() < deadline, f"it did not heal: {produced.error_message}"
+                while os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < 4 * MB:
+                    assert time.monotonic() < deadline, "the topic is still on the disk"
+                while not reserve.exists():  # it is made again with one of the next writes to the registry
+                    assert time.monotonic() < deadline, "what is kept back was not restored"
+                    broker.create_topic("another")
+                    delete(client, "another")
+                assert reserve.stat().st_size == SIZE

@@ -42,6 +42,7 @@ from ottla.cluster.image import (
     ImageDelta,
     difference,
 )
+from ottla.cluster.layout import makes_room
 from ottla.cluster.registration import Registration
 from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
@@ -166,7 +167,9 @@ class Broker:
         )
 
     def _registry_in_data_folder(self) -> Registry:
-        return SqliteRegistry(SqliteStore(self.directory.path / REGISTRY_FILE), clock=self.clock)
+        return SqliteRegistry(
+            SqliteStore(self.directory.path / REGISTRY_FILE, makes_room=makes_room), clock=self.clock
+        )
 
     async def _join_cluster(self) -> None:
         """Become a member, and take over the image that says so."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -146,6 +146,11 @@ async def prepare(registry: Registry, rng: random.Random) -> None:
 
 def epoch_data(epoch: int, write: int) -> bytes:
     return to_bytes({"epoch": epoch, "write": write})
+
+
+def makes_room(operations: Sequence[Operation]) -> bool:
+    """Whether a commit may be needed to get out of a full disk: all but one that makes topics larger."""
+    return not any(isinstance(each, Create) and each.path.startswith(f"{TOPICS}/") for each in operations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,9 +55,19 @@ T = TypeVar("T")
 class SqliteStore:
     """The file and its thread. Opened by its first session, closed by its last."""
 
-    def __init__(self, path: Path | None, *, durable: bool = True) -> None:
-        """`path` None: in memory, gone with the last session. `durable` False: commits are not synced."""
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        durable: bool = True,
+        makes_room: Callable[[Sequence[Operation]], bool] = lambda operations: True,
+    ) -> None:
+        """`path` None: in memory, gone with the last session. `durable` False: commits are not synced.
+
+        `makes_room` tells which commits may use the space that is kept back for a full disk.
+        """
         self._path = path
+        self._makes_room = makes_room
         self._durable = durable
         self._wal = path.with_name(path.name + "-wal") if path else None
         self._wal_seen: tuple[int, int] | None = None
@@ -74,7 +84,9 @@ class SqliteStore:
             return
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-registry")
         try:
-            self._tree = await self.run(SqliteTree, self._path, durable=self._durable)
+            self._tree = await self.run(
+                SqliteTree, self._path, durable=self._durable, makes_room=self._makes_room
+            )
         except BaseException:
             self._users = 0
             self._thread.shutdown(wait=False)

@@ -7,15 +7,19 @@ machine may share the file: whoever holds the write lock sees everything committ
 Durability: the file is in WAL mode; `commit` runs with `synchronous=FULL`, which syncs the WAL before it
 returns, so a committed node survives power loss. Heartbeats and session rows need not survive it (a session
 does not), so they are written with `synchronous=NORMAL`, which does not sync.
+
+On a full disk a commit that may help to make room gets the space of the `reserve`, and so does a new session:
+without either nobody could delete a topic.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.cluster.registry import (
     ANY_VERSION,
@@ -39,6 +43,7 @@ from ottla.cluster.registry import (
     check_path,
     parent_of,
 )
+from ottla.cluster.reserve import Reserve
 from ottla.cluster.session_locks import SessionLocks
 
 _SCHEMA = (
@@ -55,6 +60,10 @@ _SCHEMA = (
     "PRAGMA user_version = 1",
 )
 
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _BUSY_SECONDS = 10.0
 """How long to wait for another process's transaction; each lasts milliseconds."""
 
@@ -70,11 +79,32 @@ def unavailable(error: sqlite3.Error | OSError, where: str = "") -> Unavailable:
     return (Damaged if damaged else Unavailable)(f"{where}: {error}" if where else str(error))
 
 
+def _is_full(error: BaseException) -> bool:
+    """Whether the disk had no room: SQLite says so, or it could not extend one of its files."""
+    cause = error if isinstance(error, sqlite3.Error) else error.__cause__
+    code = getattr(cause, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
 class SqliteTree:
-    def __init__(self, path: Path | None, *, durable: bool) -> None:
-        """Opens the file, making it if need be; None keeps the tree in memory."""
+    def __init__(
+        self, path: Path | None, *, durable: bool, makes_room: Callable[[Sequence[Operation]], bool]
+    ) -> None:
+        """Opens the file, making it if need be; None keeps the tree in memory.
+
+        `makes_room` tells which commits may use the reserve of a full disk.
+        """
         self._durable = durable and path is not None
+        self._makes_room = makes_room
+        self._reserve = Reserve(path.with_name(path.name + ".reserve")) if path else None
+        self._tried = 0
+        """The number of the last transaction that was tried."""
         self._locks = SessionLocks(path.with_name(path.name + ".sessions")) if path else None
+        self._with_reserve(lambda: self._open(path), lambda: True)
+        if self._reserve:
+            self._reserve.hold()
+
+    def _open(self, path: Path | None) -> None:
         name = str(path) if path else ":memory:"
         self._connection = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
@@ -97,11 +127,34 @@ class SqliteTree:
     def commit(self, operations: Sequence[Operation], session: int) -> list[Stat | None]:
         if len(operations) > MAX_COMMIT_OPERATIONS:
             raise ValueError(f"{len(operations)} operations in one commit, at most {MAX_COMMIT_OPERATIONS}")
+        stats = self._with_reserve(
+            lambda: self._commit(operations, session),
+            lambda: self._makes_room(operations) and not self._has_happened(self._tried),
+        )
+        if self._reserve:
+            self._reserve.hold()
+        return stats
+
+    def _commit(self, operations: Sequence[Operation], session: int) -> list[Stat | None]:
         with self._transaction(sync=self._durable):
             if not self._session_exists(session):
                 raise SessionLost(f"session {session} has expired")
-            transaction = self._next_transaction()
-            return [self._apply(operation, transaction, session) for operation in operations]
+            self._tried = self._next_transaction()
+            return [self._apply(operation, self._tried, session) for operation in operations]
+
+    def _with_reserve(self, work: Callable[[], T], allowed: Callable[[], bool]) -> T:
+        """What `work` gives; where the disk is full it is done once more with the space of the reserve."""
+        try:
+            return work()
+        except (sqlite3.Error, Unavailable, Ambiguous) as error:
+            if not (self._reserve and _is_full(error) and allowed() and self._reserve.release()):
+                raise
+            _log.warning("the disk is full: using the space that is kept back for the registry")
+        return work()
+
+    def _has_happened(self, transaction: int) -> bool:
+        """Whether a transaction that ended in an error may be in the file all the same."""
+        return int(self._one("SELECT last FROM transactions")[0]) >= transaction
 
     def _apply(self, operation: Operation, transaction: int, session: int) -> Stat | None:
         path = check_path(operation.path)
@@ -196,6 +249,9 @@ class SqliteTree:
 
     def begin_session(self) -> int:
         """A new session; dead ones are cleared away first, so that a restarted broker waits for nobody."""
+        return self._with_reserve(self._begin_session, lambda: True)
+
+    def _begin_session(self) -> int:
         session = 0
         dead = []
         try:

@@ -151,13 +151,13 @@ async def test_alone_and_idle_nothing_is_written(tmp_path: Path) -> None:
     await registry.close()
 
 
-async def test_closing_leaves_one_file(tmp_path: Path) -> None:
+async def test_closing_leaves_the_file_and_its_reserve(tmp_path: Path) -> None:
     registry = registry_at(tmp_path / "registry.sqlite")
     await registry.open()
     await registry.commit([Create("/a")])
     await registry.close()
     await registry.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["registry.sqlite"]
+    assert {path.name for path in tmp_path.iterdir()} == {"registry.sqlite", "registry.sqlite.reserve"}
 
 
 async def test_what_cannot_be_opened_is_a_typed_error(tmp_path: Path) -> None:
