@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
 
+from ottla.client.fetched_batches import WrongOffsets, in_order
 from ottla.client.offsets import leaders, spans
 from ottla.client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, Wire, check
-from ottla.protocol.batches import BatchHeader, crc_matches, headers
+from ottla.protocol.batches import BatchHeader, crc_matches
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
     FetchPartition,
@@ -162,16 +163,33 @@ class Consumer:
         records = data.records
         if not records:
             return
+        start = self.positions[partition]
+        try:
+            yield from self._readable(data, records)
+        except WrongOffsets as problem:
+            where = (
+                f"partition {partition} of topic {self.topic!r}, behind offset {self.positions[partition]}"
+            )
+            raise Damaged(f"{where}: {problem}") from None
+        if self.positions[partition] == start:
+            raise Damaged(
+                f"partition {partition} of topic {self.topic!r}: no whole batch came at offset "
+                f"{start} ({len(records)} bytes)"
+            )
+
+    def _readable(
+        self, data: PartitionData, records: bytes | memoryview
+    ) -> Iterator[tuple[int, list[Record]]]:
+        partition = data.partition_index
         aborted = sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or [])
         doomed: set[int] = set()
-        whole = 0
-        for position, header in headers(records):
-            whole += 1
+        for position, header in in_order(records, data.high_watermark):
             while aborted and aborted[0][0] <= header.last_offset:
                 doomed.add(aborted.pop(0)[1])
             offset = self.positions[partition]
             if header.next_offset <= offset:
                 continue
+            self._check(partition, records, position, header)
             self.positions[partition] = header.next_offset
             if header.is_control:
                 if self.read_committed and _is_abort(self._open(partition, records, position, header)):
@@ -185,22 +203,27 @@ class Consumer:
                 opened = [r for r in opened if offset <= r.offset < limit]
             if opened:
                 yield partition, opened
-        if not whole:
-            raise Damaged(
-                f"partition {partition} of topic {self.topic!r}: no whole batch came at offset "
-                f"{self.positions[partition]} ({len(records)} bytes)"
-            )
+
+    def _check(self, partition: int, records: memoryview | bytes, position: int, header: BatchHeader) -> None:
+        if header.magic == 2 and not crc_matches(records, position, header):
+            raise Damaged(f"{self._where(partition, header)}: the checksum is wrong")
 
     def _open(
         self, partition: int, records: memoryview | bytes, position: int, header: BatchHeader
     ) -> list[Record]:
-        where = f"partition {partition} of topic {self.topic!r}, batch at offset {header.base_offset}"
-        if header.magic == 2 and not crc_matches(records, position, header):
-            raise Damaged(f"{where}: the checksum is wrong")
         try:
-            return decode_batch(records[position : position + header.size], max_size=MAX_OPENED)
+            opened = decode_batch(records[position : position + header.size], max_size=MAX_OPENED)
         except (InvalidRecords, CompressionError) as error:
-            raise Damaged(f"{where}: {error}") from None
+            raise Damaged(f"{self._where(partition, header)}: {error}") from None
+        if opened and not header.base_offset <= opened[0].offset <= opened[-1].offset <= header.last_offset:
+            raise Damaged(
+                f"{self._where(partition, header)}: it holds offsets {opened[0].offset} to "
+                f"{opened[-1].offset}, but ends with {header.last_offset}"
+            )
+        return opened
+
+    def _where(self, partition: int, header: BatchHeader) -> str:
+        return f"partition {partition} of topic {self.topic!r}, batch at offset {header.base_offset}"
 
     def _faced(self, error: ApiError, partition: int) -> ApiError | None:
         """Act on a partition's error. None when reading may go on, the error when it is to be tried again."""
@@ -230,7 +253,9 @@ class Unreadable(ApiError):
 
 
 class Damaged(Exception):
-    """A batch that cannot be opened: its checksum is wrong, or its records are not what it promises."""
+    """A batch that cannot be right: its checksum or offset is wrong, or its records are not what it promises.
+
+    The message names the partition and the offset."""
 
 
 def _is_abort(records: list[Record]) -> bool:

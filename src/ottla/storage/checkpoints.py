@@ -28,6 +28,8 @@ PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 # Ours, empty: the topic was compacted at some time, so offsets may be missing without anything being wrong.
 COMPACTED = ".compacted"
+# Its content when a follower got batches with gaps between them: the active segment may have gaps, too.
+REPLICATED_GAPS = b"gaps in replicated batches\n"
 
 TopicPartition = tuple[str, int]
 

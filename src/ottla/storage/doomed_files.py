@@ -51,6 +51,10 @@ class DoomedFiles:
             logger.warning("cannot remove %s, trying again later: %s", path, problem)
             self._entries.append((0, path))
 
+    def add(self, path: Path) -> None:
+        """Remove, when others are removed, what an earlier life of the process renamed."""
+        self._entries.append((0, path))
+
     def remove_due(self, now_ms: int) -> int:
         """Remove what has waited long enough, as far as the disk lets us; how many there were."""
         removed = 0

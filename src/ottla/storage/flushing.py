@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ottla.clock import Clock
-from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS, PARTITION_METADATA
+from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS, PARTITION_METADATA, REPLICATED_GAPS
 from ottla.storage.failures import disk_refused
 from ottla.storage.files import Disk, File
 from ottla.storage.leader_epochs import LeaderEpochs
@@ -49,6 +49,7 @@ class Flushing:
         "_disk",
         "_epochs",
         "_folder",
+        "_has_replicated_gaps",
         "_is_marked",
         "_is_new",
         "_last",
@@ -80,6 +81,7 @@ class Flushing:
         self._clock = clock
         self._is_new = is_new  # the name of its folder may not be on disk yet
         self._is_marked = False
+        self._has_replicated_gaps = False
         self._last = clock.monotonic()  # the wall clock may jump back, and hold up a flush
         self.epochs_dirty = False
         self.one_at_a_time = threading.Lock()
@@ -97,14 +99,22 @@ class Flushing:
 
     def mark_compacted(self) -> None:
         """Leave word in the folder, before a record is compacted away, that offsets may be missing."""
-        if self._is_marked:
-            return
+        if not self._is_marked:
+            self._is_marked = self._mark(b"")
+
+    def mark_replicated_gaps(self) -> None:
+        """The same for a follower, whose active segment may lack offsets as well."""
+        if not self._has_replicated_gaps:
+            self._is_marked = self._has_replicated_gaps = self._mark(REPLICATED_GAPS)
+
+    def _mark(self, content: bytes) -> bool:
         try:
-            self._disk.replace(self._folder / COMPACTED, b"", sync=False)
+            self._disk.replace(self._folder / COMPACTED, content, sync=False)
         except OSError as problem:
             logger.warning("%s: cannot write %s: %s", self._name, COMPACTED, problem)
-            return
-        self._is_marked = self._row.folder_dirty = True
+            return False
+        self._row.folder_dirty = True
+        return True
 
     # -- when ----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ what they read still exists. On disk it is Kafka's `leader-epoch-checkpoint`:
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -116,7 +117,8 @@ class LeaderEpochs:
                 raise CorruptCheckpoint(f"version {version}, {count} entries announced, {len(entries)} there")
         except (ValueError, UnicodeDecodeError) as problem:
             raise CorruptCheckpoint(str(problem)) from problem
-        epochs = cls()
-        for epoch, start in entries:
-            epochs.assign(epoch, start)
-        return epochs
+        if any(epoch < 0 or start < 0 for epoch, start in entries) or any(
+            epoch <= before or start <= begun for (before, begun), (epoch, start) in pairwise(entries)
+        ):
+            raise CorruptCheckpoint("epochs and offsets do not rise")
+        return cls(entries)

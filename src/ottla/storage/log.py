@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from crc32c import crc32c
+
 from ottla.clock import Clock
 from ottla.protocol.batches import CONTROL, LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -41,6 +43,7 @@ from ottla.storage.results import AppendInfo, FileSlice, OffsetAndTime
 from ottla.storage.retention import segments_to_delete
 from ottla.storage.scan import Damaged
 from ottla.storage.segment import Segment, SegmentInfo
+from ottla.storage.segment_list import NOT_KNOWN, LogFiles, SegmentFiles
 from ottla.storage.segment_row import DamagedSegment, SegmentRow
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.transaction_markers import read_control_record
@@ -72,6 +75,7 @@ class Log:
         leader_epochs: LeaderEpochs,
         producers: ProducerStates,
         snapshots: Snapshots,
+        may_have_gaps: bool = False,
         failure: ApiError | None = None,
     ) -> None:
         self.topic = topic
@@ -85,6 +89,7 @@ class Log:
         self.leader_epochs = leader_epochs
         self.producers = producers
         self.failure = failure
+        self.may_have_gaps = may_have_gaps  # offsets may be missing without anything being wrong
         self.truncations = 0  # what was read before the log was cut need not be what is there now
         self.swapping = False  # cleaned segments are taking their places: nothing may be deleted meanwhile
         self.on_lower_recovery_point: Callable[[], None] | None = None  # has it written before a truncation
@@ -125,15 +130,24 @@ class Log:
         dated = in_detail or self.config.max_compaction_lag_ms < FOREVER
         return self._row.cleanable(dated=dated, in_detail=in_detail)
 
-    @property
-    def start_is_moved(self) -> bool:
-        """Whether the log starts within its first segment, which no file name tells."""
-        return self.log_start_offset > self._bases[0]
+    def files(self) -> LogFiles:
+        """What the log consists of, for the next start to compare with. Only for a log that is closed."""
+        return LogFiles(
+            self.topic_id,
+            self.log_start_offset,
+            self.end_offset,
+            crc32c(self.leader_epochs.encode()) if self.size else NOT_KNOWN,
+            tuple(
+                SegmentFiles(segment.base_offset, segment.size, *segment.index_file_sizes())
+                for segment in self._segments
+            ),
+        )
 
     def configure(self, config: LogConfig) -> None:
         """Use `config` from the next append on."""
         self.config = config
         if config.is_compacted:
+            self.may_have_gaps = True
             self._flushing.mark_compacted()
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
@@ -200,6 +214,12 @@ class Log:
         if not batches:
             return AppendInfo(self.end_offset, self.end_offset - 1, -1, self.log_start_offset, False, 0)
         with self._lock:
+            expected = self.end_offset
+            for _, base_offset, header in batches:
+                if base_offset > expected:  # the leader's log was compacted
+                    self.may_have_gaps = True
+                    self._flushing.mark_replicated_gaps()
+                expected = base_offset + header[6] + 1
             self._write(records[:size], batches, end, self._clock.now_ms())
             for _, base_offset, header in batches:
                 if header.leader_epoch > self.leader_epochs.latest:
@@ -286,31 +306,46 @@ class Log:
             slot = bisect_right(self._bases, offset) - 1
         while slot < len(self._segments):
             segment = self._segments[slot]
+            segment_end = self._bases[slot + 1] if slot + 1 < len(self._bases) else end_offset
             try:
-                place = segment.find(offset)
+                place = segment.find(offset, segment_end)
                 if place is None:
-                    slot += 1  # the last records here are compacted away, or never came: go on in the next
+                    self._check_may_be_missing(offset, segment, segment_end)
+                    slot += 1  # the last records here are compacted away: go on in the next
                     continue
+                position, size, gap = place
+                if gap and not self.may_have_gaps:
+                    raise Damaged(position, f"offset {offset} is missing, a later batch stands in its place")
                 bound = segment.size
-                if limit_offset < end_offset and (
-                    slot + 1 == len(self._bases) or limit_offset < self._bases[slot + 1]
-                ):
-                    limit = segment.find(limit_offset)
+                if limit_offset < segment_end:
+                    limit = segment.find(limit_offset, segment_end)
                     if limit is not None:
                         bound = limit.position
-                position, size = place
                 if position + size > bound:
+                    if position < bound:
+                        raise Damaged(position, "a batch is longer than the place it has")
                     return None  # the batch that holds `offset` reaches beyond the limit
                 if size <= max_bytes:
                     size = min(bound - position, max_bytes)
                 elif not at_least_one:
                     return None
+                else:
+                    segment.check_batch_at(position + size)  # before a length that is wrong makes it huge
                 return FileSlice(segment.file, position, size)
             except Damaged as damage:
                 raise self._go_offline(segment_damaged(self.name, segment.path, damage)) from damage
             except OSError as problem:
                 raise disk_refused(self.name, self.folder, "read", problem) from problem
         return None
+
+    def _check_may_be_missing(self, offset: int, segment: Segment, segment_end: int) -> None:
+        """No batch of `segment` reaches `offset`, which lies before its end: Damaged unless that may be.
+
+        Compaction removes records at the end of closed segments. The active one holds all that was appended.
+        """
+        if not self.may_have_gaps or (segment is self._segments[-1] and segment.size):
+            reason = f"the batches end before offset {offset}, but the segment ends at offset {segment_end}"
+            raise Damaged(segment.size, reason)
 
     def offset_for_timestamp(self, timestamp: int) -> OffsetAndTime | None:
         """The first record at or after the log's start whose timestamp is at least `timestamp`."""

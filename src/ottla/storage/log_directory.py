@@ -52,6 +52,9 @@ from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery import Loader
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.segment import Segment
+from ottla.storage.segment_list import SEGMENTS, LogFiles
+from ottla.storage.segment_list import decode as decode_segments
+from ottla.storage.segment_list import encode as encode_segments
 from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
@@ -96,6 +99,7 @@ class LogDirectory:
         self._lock: Lock | None = None
         self._doomed = DoomedFiles(disk)
         self._checkpointed: dict[str, bytes] = {}
+        self._closed_as: dict[TopicPartition, LogFiles] = {}  # while the folder is open: of offline logs
         self._writing = threading.Lock()  # checkpoints are written by chores and by whoever deletes or cuts
 
     # -- open and close ------------------------------------------------------------------------------
@@ -124,6 +128,7 @@ class LogDirectory:
         self._power_lost = not boot_id or self._read_boot(names) != boot_id
         if note_boot:
             self.note_boot()
+        self._closed_as = self._read_segments()
         recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         log_starts = self._read_checkpoint(LOG_STARTS)
         self.cleaned_offsets = self._read_checkpoint(CLEANED_OFFSETS)
@@ -146,10 +151,10 @@ class LogDirectory:
                     key,
                     folder,
                     recovery_point=recovery_points.get(key, 0),
-                    log_start_offset=log_starts.get(key, 0),
-                    may_have_gaps=key in self.cleaned_offsets,
+                    log_start_offset=log_starts.get(key),
                 )
             )
+        self._write_segments()
         if not recovery_points.keys() | log_starts.keys() <= self.logs.keys():
             self._forget_offsets()
         return reports
@@ -184,8 +189,7 @@ class LogDirectory:
         folder: Path,
         *,
         recovery_point: int,
-        log_start_offset: int,
-        may_have_gaps: bool,
+        log_start_offset: int | None,
     ) -> RecoveryReport:
         config = self._config_for(key[0])
         loaded = Loader(
@@ -197,11 +201,14 @@ class LogDirectory:
             open_segments=self._open_segments,
             clean=self.was_clean,
             power_lost=self._power_lost,
-            may_have_gaps=may_have_gaps,
+            cleaned_to=self.cleaned_offsets.get(key),
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            closed_as=self._closed_as.get(key),
         ).load()
         failure = loaded.failure
+        for path in loaded.deleted_files:
+            self._doomed.add(path)
         try:
             topic_id = self._read_topic_id(folder)
         except OSError as problem:
@@ -220,6 +227,7 @@ class LogDirectory:
             leader_epochs=loaded.leader_epochs,
             producers=loaded.producers,
             snapshots=loaded.snapshots,
+            may_have_gaps=loaded.may_have_gaps,
             failure=failure,
         )
         return loaded.report
@@ -238,6 +246,7 @@ class LogDirectory:
         leader_epochs: LeaderEpochs,
         producers: ProducerStates,
         snapshots: Snapshots,
+        may_have_gaps: bool = False,
         failure: ApiError | None = None,
     ) -> Log:
         log = Log(
@@ -255,6 +264,7 @@ class LogDirectory:
             leader_epochs=leader_epochs,
             producers=producers,
             snapshots=snapshots,
+            may_have_gaps=may_have_gaps,
             failure=failure,
         )
         log.on_lower_recovery_point = self._checkpoint_recovery_points
@@ -270,10 +280,42 @@ class LogDirectory:
         if all(outcomes):
             try:
                 self.checkpoint(high_watermarks)
+                self._note_segments(outcomes)
                 self._disk.replace(self.path / CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch), sync=True)
             except OSError as problem:
                 logger.error("%s: the next start will scan the logs: %s", self.path, problem)
         self._release()
+
+    def _note_segments(self, outcomes: list[bool]) -> None:
+        """Write down what the logs hold now that they are closed; of offline ones what is known stays."""
+        for (key, log), was_closed in zip(self.logs.items(), outcomes, strict=True):
+            if was_closed:
+                self._closed_as[key] = log.files()
+        self._disk.replace(self.path / SEGMENTS, encode_segments(self._closed_as), sync=True)
+
+    def _read_segments(self) -> dict[TopicPartition, LogFiles]:
+        """What the logs held when they were closed; empty when that is not known."""
+        try:
+            return decode_segments(self._disk.read(self.path / SEGMENTS))
+        except FileNotFoundError:
+            if self.was_clean:
+                logger.warning("%s is missing; a missing segment may go unnoticed", self.path / SEGMENTS)
+        except CorruptCheckpoint as damage:
+            logger.warning("%s is damaged (%s); going without it", self.path / SEGMENTS, damage)
+        return {}
+
+    def _write_segments(self) -> None:
+        """The logs that are used from now on will not be any more what they were when they were closed."""
+        offline = {
+            key: closed_as
+            for key, closed_as in self._closed_as.items()
+            if key in self.logs and self.logs[key].failure is not None
+        }
+        self._closed_as = offline
+        if offline:
+            self._disk.replace(self.path / SEGMENTS, encode_segments(offline), sync=True)
+        else:
+            self._disk.remove(self.path / SEGMENTS)
 
     def abandon(self) -> None:
         """Let go of everything as it is, as a crash would."""
@@ -334,7 +376,7 @@ class LogDirectory:
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> None:
         """Take partitions out. Folders are renamed at once and removed after file.delete.delay.ms. Blocks."""
-        were_cleaned = had_offsets = False
+        were_cleaned = had_offsets = had_moved = False
         for key in partitions:
             log = self.logs.pop(key, None)
             if log is None:
@@ -342,12 +384,14 @@ class LogDirectory:
             log.close(clean=False)
             self._doom(log)
             were_cleaned |= self.cleaned_offsets.pop(key, None) is not None
-            had_offsets |= bool(log.recovery_point or log.log_start_offset)
+            had_offsets |= log.recovery_point > 0
+            had_moved |= log.log_start_offset > 0
         # A partition made again under such a name must not inherit the offsets.
         if were_cleaned:
             self.checkpoint_cleaned()
         if had_offsets:
             self._checkpoint_recovery_points()
+        if had_moved:
             self._checkpoint_log_starts()
 
     def _doom(self, log: Log) -> None:
@@ -363,14 +407,29 @@ class LogDirectory:
 
     def delete_pending(self) -> int:
         """Remove files and folders of deleted segments and partitions whose delay is over. Blocks."""
-        now_ms = self._clock.now_ms()
-        removed = sum(log.remove_doomed(now_ms) for log in list(self.logs.values()))
-        return removed + self._doomed.remove_due(now_ms)
+        return self._delete_due(self._clock.now_ms())
 
     def delete_all_pending(self) -> int:
         """Remove them now, delay or not: space is short. Blocks."""
-        removed = sum(log.remove_doomed(FOREVER) for log in list(self.logs.values()))
-        return removed + self._doomed.remove_due(FOREVER)
+        return self._delete_due(FOREVER)
+
+    def _delete_due(self, due_ms: int) -> int:
+        """First the new starts of the logs are written down: a first segment that is missing without that,
+        and without a renamed file, was not deleted by us."""
+        noted = self._note_log_starts()
+        removed = sum(log.remove_doomed(due_ms) for log in list(self.logs.values()))
+        removed += self._doomed.remove_due(due_ms)
+        if not noted:
+            self._note_log_starts()  # there may be space now
+        return removed
+
+    def _note_log_starts(self) -> bool:
+        try:
+            self._checkpoint_log_starts()
+        except OSError as problem:
+            logger.error("%s: cannot write %s: %s", self.path, LOG_STARTS, problem)
+            return False
+        return True
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -409,7 +468,7 @@ class LogDirectory:
     def _checkpoint_log_starts(self) -> None:
         self._write_checkpoint(
             LOG_STARTS,
-            lambda: {key: log.log_start_offset for key, log in list(self.logs.items()) if log.start_is_moved},
+            lambda: {key: log.log_start_offset for key, log in list(self.logs.items())},
         )
 
     def _write_checkpoint(self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:

@@ -1,18 +1,20 @@
 """Opening a partition's folder: in no time after a clean stop, with a scan after anything else.
 
-After a clean stop the files say all there is to say; only the last few batches of the active segment are
-looked at, to learn where the log ends, and to notice when the files are not those that were left.
+After a clean stop the files say all there is to say: they are compared with the list that the stop left
+(`segment_list`), and the last few batches of the active segment are looked at, to learn where the log ends.
+When that does not fit, or there is no list, more is checked.
 
 After a crash nothing behind the recovery point is believed. The scan begins at the newest snapshot of the
 producers that is not behind the recovery point (indexes are known to be good up to there) and reads every
 byte from it to the end: structure, CRC, offsets. What it finds, it notes in indexes, producers and epochs.
 
-* A batch that is cut off or wrong at the end of the log was being written when the process or the machine
-  died. Nobody was told that it is safe. It is cut off.
-* The same in the middle, before the recovery point or with more segments behind it, is no crash but damage.
-  To cut there would lose what was acknowledged, so the partition goes offline and says which byte is wrong.
-* Only when the machine itself was off may the middle be torn too, behind the recovery point: it forgets
-  unsynced bytes in any order. Then the log ends at the first tear.
+* A batch that is cut off at the end of the log was being written when the process died. Nobody was told that
+  it is safe. It is cut off.
+* Anything else that is wrong (a batch that is whole and wrong, one with more batches or segments behind it,
+  one before the recovery point, a segment that is missing) is no crash but damage. To cut there would lose
+  what was acknowledged, so the partition goes offline and says which byte of which file is wrong.
+* Only when the machine itself was off may all behind the recovery point be torn: it forgets unsynced bytes in
+  any order. Then the log ends at the first tear.
 """
 
 from __future__ import annotations
@@ -21,10 +23,18 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from crc32c import crc32c
+
 from ottla.clock import Clock
 from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS
+from ottla.storage.checkpoints import (
+    COMPACTED,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    REPLICATED_GAPS,
+)
 from ottla.storage.cleaning.swap import finish_swaps
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
@@ -34,7 +44,7 @@ from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.replay import control_record_at, replay, restore_producers
-from ottla.storage.scan import Damaged, verify, walk
+from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, is_unfinished, verify, walk
 from ottla.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -45,11 +55,16 @@ from ottla.storage.segment import (
     Segment,
     file_name,
 )
+from ottla.storage.segment_list import NOT_KNOWN, LogFiles
 from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
 _STRAY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
+_REMEDY = (
+    "Restore the file from a replica or a backup, or delete the partition's folder to start it empty, then "
+    "restart the broker"
+)
 
 
 @dataclass
@@ -64,6 +79,8 @@ class Loaded:
     producers: ProducerStates
     snapshots: Snapshots
     report: RecoveryReport
+    may_have_gaps: bool
+    deleted_files: list[Path]  # to be removed when the start of the log has been written down
     failure: ApiError | None = None
 
 
@@ -85,10 +102,15 @@ class Loader:
         open_segments: OpenSegments,
         clean: bool,
         power_lost: bool,
-        may_have_gaps: bool,
+        cleaned_to: int | None,
         recovery_point: int,
-        log_start_offset: int,
+        log_start_offset: int | None,
+        closed_as: LogFiles | None = None,
     ) -> None:
+        """`cleaned_to`: compacted up to there at least once. `log_start_offset`: None when it is not known.
+
+        `closed_as`: what the log held when it was closed, and holds now unless it was damaged since.
+        """
         self._name = name
         self._folder = folder
         self._config = config
@@ -96,9 +118,16 @@ class Loader:
         self._clock = clock
         self._open_segments = open_segments
         self._power_lost = power_lost
-        self._may_have_gaps = may_have_gaps or config.is_compacted
+        self._may_have_gaps = cleaned_to is not None or config.is_compacted
+        self._has_replicated_gaps = False
+        self._cleaned_to = cleaned_to or 0
+        self._closed_as = closed_as
+        if closed_as is not None:
+            recovery_point, log_start_offset = closed_as.end_offset, closed_as.log_start_offset
         self._recovery_point = recovery_point
-        self._log_start = log_start_offset
+        self._known_start = log_start_offset
+        self._log_start = log_start_offset or 0
+        self._deleted_files: list[Path] = []
         self._now = clock.now_ms()
         self._segments: list[Segment] = []
         self._snapshots = Snapshots(disk, folder)
@@ -123,11 +152,10 @@ class Loader:
                 end_offset = self._start_anew()
             self._settle_epochs(end_offset)
         except (Offline, OSError) as problem:
-            message = f"{self._name} is offline: {problem}"
-            failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
-            self._report.failure = message
-            if not self._segments:
-                self._segments = [Segment(self._disk, self._folder, 0, 0, self._open_segments, self._now)]
+            failure = self._failed(str(problem))
+        except Exception as problem:
+            logger.exception("%s: a defect of ours keeps it from being opened", self._name)
+            failure = self._failed(f"the files in {self._folder} cannot be opened: {problem!r}")
         self._report.seconds = self._clock.monotonic() - started
         return Loaded(
             self._segments,
@@ -138,8 +166,17 @@ class Loader:
             self._producers,
             self._snapshots,
             self._report,
+            self._may_have_gaps,
+            self._deleted_files,
             failure,
         )
+
+    def _failed(self, reason: str) -> ApiError:
+        message = f"{self._name} is offline: {reason}"
+        self._report.failure = message
+        if not self._segments:
+            self._segments = [Segment(self._disk, self._folder, 0, 0, self._open_segments, self._now)]
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
     # -- files ---------------------------------------------------------------------------------------
 
@@ -153,15 +190,24 @@ class Loader:
         if finished:
             names = self._names = set(self._disk.list(self._folder))
             self._report.removed_files += finished
-        for name in [each for each in names if each.endswith(_STRAY_SUFFIXES)]:
-            self._remove(name)
-        self._may_have_gaps = self._may_have_gaps or COMPACTED in names
         bases = sorted(_offset_of(name) for name in names if name.endswith(LOG_SUFFIX) and _is_offset(name))
+        if self._closed_as is None:
+            self._check_first(bases)
+        for name in [each for each in names if each.endswith(_STRAY_SUFFIXES)]:
+            if name.endswith(DELETED_SUFFIX) and self._known_start is not None:
+                self._deleted_files.append(self._folder / name)
+            else:
+                self._remove(name)
+        if COMPACTED in names:
+            self._may_have_gaps = True
+            self._has_replicated_gaps = self._disk.read(self._folder / COMPACTED) == REPLICATED_GAPS
         for base in bases:
             size = self._disk.size(self._folder / file_name(base, LOG_SUFFIX))
             segment = Segment(self._disk, self._folder, base, size, self._open_segments, self._now)
             segment.sealed = base != bases[-1]
             self._segments.append(segment)
+        if self._closed_as is not None:
+            self._compare(self._closed_as)
         known = set(bases)
         for name in names:
             if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and _is_offset(name):
@@ -178,6 +224,45 @@ class Loader:
         if self._report.clean:
             for segment in self._segments:
                 self._rebuild_missing_indexes(segment)
+
+    def _check_first(self, bases: list[int]) -> None:
+        """Offline when the segment is missing in which the log starts. Retention renames before it removes,
+        and what it renamed is removed when the new start has been written down."""
+        start = self._known_start
+        if start is None or (bases and bases[0] <= start):
+            return
+        deleted = [name for name in self._names if name.endswith(LOG_SUFFIX + DELETED_SUFFIX)]
+        if any(_offset_of(name) <= start for name in deleted if name.split(".", 1)[0].isdigit()):
+            return
+        if not bases and start == self._recovery_point == 0:
+            return  # nothing was ever synced
+        found = f"the first segment is {file_name(bases[0], LOG_SUFFIX)}" if bases else "there is no segment"
+        raise Offline(
+            f"the segment that holds offset {start} is missing in {self._folder}: {found}, but the log "
+            f"starts at offset {start} ({self._folder.parent / LOG_STARTS}). {_REMEDY}"
+        )
+
+    def _compare(self, closed_as: LogFiles) -> None:
+        """Compare the files with those that were there when the log was closed. Offline when one is missing
+        or has changed, and more is checked when there are more than there were."""
+        found = {segment.base_offset: segment for segment in self._segments}
+        for base, size, index_size, time_index_size in closed_as.segments:
+            path = self._folder / file_name(base, LOG_SUFFIX)
+            segment = found.pop(base, None)
+            if segment is None:
+                raise Offline(f"{path} is missing, which was there when the log was closed. {_REMEDY}")
+            if segment.size < size or (segment.size > size and segment.sealed):
+                raise Offline(
+                    f"{path} has {segment.size} bytes, but had {size} when the log was closed. {_REMEDY}"
+                )
+            if segment.size > size:
+                self._report.clean = False  # a disk that failed may have left more than was appended
+            elif segment.index_file_sizes() != (index_size, time_index_size):
+                suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+                self._rebuild_indexes(segment, [file_name(base, suffix) for suffix in suffixes])
+                self._names.update(file_name(base, suffix) for suffix in suffixes)
+        if any(segment.size for segment in found.values()):
+            self._report.clean = False
 
     def _remove_failed_rolls(self) -> None:
         """An empty segment that begins within the one before it comes of a roll that the disk cut short.
@@ -217,6 +302,8 @@ class Loader:
 
     def _open_clean(self, epochs_are_whole: bool) -> int:
         active = self._segments[-1]
+        if self._closed_as is None:
+            self._check_flushed(len(self._segments) - 1)
         try:
             end_offset = self._end_of(active)
         except Damaged:
@@ -237,12 +324,20 @@ class Loader:
         if segment.size == 0:
             return end_offset
         try:
-            position = segment.last_indexed_position()
-        except CorruptIndex:
+            return self._end_by_index(segment)
+        except (Damaged, CorruptIndex):
             self._rebuild_indexes(segment, [file_name(segment.base_offset, INDEX_SUFFIX)])
-            position = segment.last_indexed_position()
-        for _, header in walk(segment.file, position, segment.size):
+        return self._end_by_index(segment)
+
+    def _end_by_index(self, segment: Segment) -> int:
+        position = segment.last_indexed_position()
+        end_offset, newest = segment.base_offset, -1
+        highest = segment.base_offset + MAX_RELATIVE_OFFSET
+        for _, header in walk(segment.file, position, segment.size, segment.base_offset, highest):
             end_offset = header[0] + header[6] + 1
+            newest = max(newest, header[8])
+        if segment.sealed and segment.load_max_timestamp() < newest:
+            raise CorruptIndex(f"{segment.path_of(TIME_INDEX_SUFFIX)} ends before its segment does")
         return end_offset
 
     def _restore_producers(self, end_offset: int) -> None:
@@ -264,7 +359,8 @@ class Loader:
         first = self._first_to_scan()
         self._check_flushed(first)
         start_offset, position = self._restart_point(first)
-        if not epochs_are_whole:
+        self._epochs.truncate_end(start_offset)  # the scan finds those behind it
+        if not (epochs_are_whole and self._epochs_fit(start_offset)):
             self._epochs_from_batches(first, position)
         end_offset = start_offset
         number = first
@@ -280,8 +376,13 @@ class Loader:
         if end_offset < self._recovery_point:
             raise Offline(
                 f"the log in {self._folder} ends at offset {end_offset}, but records up to "
-                f"{self._recovery_point} had been synced to disk. Restore the files from a replica or a "
-                "backup, or delete the folder to start the partition empty, then restart the broker"
+                f"{self._recovery_point} had been synced ({self._folder.parent / RECOVERY_POINTS}). {_REMEDY}"
+            )
+        later = [offset for offset in self._snapshots.offsets if offset > end_offset]
+        if later and not self._power_lost:
+            raise Offline(
+                f"the log in {self._folder} ends at offset {end_offset}, but had reached offset {max(later)} "
+                f"when {file_name(max(later), SNAPSHOT_SUFFIX)} was written. {_REMEDY}"
             )
         self._segments[-1].sealed = False
         self._snapshots.remove_after(end_offset)
@@ -289,11 +390,11 @@ class Loader:
 
     def _first_to_scan(self) -> int:
         """The number of the segment that holds the recovery point."""
-        first = 0
-        for number, segment in enumerate(self._segments):
-            if segment.base_offset <= self._recovery_point:
-                first = number
-        return first
+        return max(self._slot_of(self._recovery_point), 0)
+
+    def _slot_of(self, offset: int) -> int:
+        """The number of the segment that would hold `offset`; -1 when it lies before all."""
+        return sum(segment.base_offset <= offset for segment in self._segments) - 1
 
     def _check_flushed(self, first: int) -> None:
         """Segments before the recovery point are not scanned; each must reach to where the next begins."""
@@ -308,7 +409,7 @@ class Loader:
             ):
                 raise Offline(
                     f"{segment.path} ends at offset {end_offset}, but the next segment begins at "
-                    f"{following.base_offset}. Restore the missing file from a replica or a backup"
+                    f"{following.base_offset}: a file is missing, or an offset is wrong. {_REMEDY}"
                 )
 
     def _restart_point(self, first: int) -> tuple[int, int]:
@@ -343,7 +444,7 @@ class Loader:
             if not segment.load_indexes():
                 return None
             position = segment.index.floor(offset - 1 - segment.base_offset)
-            for at, header in walk(segment.file, position, segment.size):
+            for at, header in walk(segment.file, position, segment.size, segment.base_offset):
                 if header[0] == offset:
                     segment.keep_indexes_to(at, offset)
                     return at
@@ -368,14 +469,18 @@ class Loader:
         latest = epochs.latest
         damage: Damaged | None = None
         end = position
+        highest, gaps_to = self._limits_of(segment)
+        batches = verify(segment.file, position, segment.size, next_offset, highest=highest, gaps_to=gaps_to)
         try:
-            for at, header in verify(segment.file, position, segment.size, next_offset):
+            for at, header in batches:
                 next_offset = header[0] + header[6] + 1
                 end = at + header[1] + LENGTH_OVERHEAD
                 segment.note_batch(at, next_offset - 1, header[8], header[1] + LENGTH_OVERHEAD, interval)
                 if header[2] > latest:
                     epochs.assign(header[2], header[0])
                     latest = header[2]
+                elif 0 <= header[2] < latest:
+                    raise Damaged(at, f"a batch with leader epoch {header[2]} follows leader epoch {latest}")
                 if header[9] >= 0:
                     producers.update(
                         header, header[0], self._now, control_record_at(segment.file, at, header)
@@ -390,6 +495,19 @@ class Loader:
             else:
                 segment.write_indexes()
         return next_offset, damage
+
+    def _limits_of(self, segment: Segment) -> tuple[int, int]:
+        """The largest offset that a batch of the segment may have, and up to where offsets may be missing.
+
+        Base offsets are not covered by the CRC, so this is all that tells whether one is right.
+        """
+        behind = [s.base_offset for s in self._segments if s.base_offset > segment.base_offset and s.size]
+        highest = min([segment.base_offset + MAX_RELATIVE_OFFSET, *(base - 1 for base in behind[:1])])
+        if not self._may_have_gaps:
+            return highest, -1
+        if behind or self._has_replicated_gaps or self._power_lost:
+            return highest, LARGEST_OFFSET
+        return highest, self._cleaned_to  # the active segment holds all that was appended
 
     def _gap_behind(self, number: int, end_offset: int) -> Damaged | None:
         """What is wrong where one segment ends and the next begins. Only compaction leaves gaps."""
@@ -412,7 +530,11 @@ class Loader:
         segment = self._segments[number]
         behind = self._segments[number + 1 :]
         unsynced = sum(each.size for each in behind)
-        if end_offset < self._recovery_point or (unsynced and not self._power_lost):
+        if end_offset < self._recovery_point:
+            raise _offline(segment, damage)
+        # What a killed process leaves is one batch that is cut off, and nothing behind it.
+        unfinished = not unsynced and is_unfinished(segment.file, segment.size, damage, end_offset)
+        if not self._power_lost and not unfinished:
             raise _offline(segment, damage)
         self._report.truncated_bytes += segment.size - damage.position + unsynced
         segment.file.truncate(damage.position)
@@ -425,7 +547,7 @@ class Loader:
     def _remove_segment(self, segment: Segment) -> None:
         self._segments.remove(segment)
         self._open_segments.forget(segment)
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             self._remove(file_name(segment.base_offset, suffix))
 
     # -- epochs --------------------------------------------------------------------------------------
@@ -433,7 +555,11 @@ class Loader:
     def _load_epochs(self) -> bool:
         """Read the epochs' file; False when it is missing although there are records, or damaged."""
         try:
-            self._epochs = LeaderEpochs.decode(self._disk.read(self._folder / LEADER_EPOCHS))
+            data = self._disk.read(self._folder / LEADER_EPOCHS)
+            expected = NOT_KNOWN if self._closed_as is None else self._closed_as.epochs_crc
+            if expected not in (NOT_KNOWN, crc32c(data)):
+                raise CorruptCheckpoint("it has changed since the log was closed")
+            self._epochs = LeaderEpochs.decode(data)
         except FileNotFoundError:
             return not any(segment.size for segment in self._segments)
         except CorruptCheckpoint as damage:
@@ -442,6 +568,35 @@ class Loader:
             )
             return False
         return True
+
+    def _epochs_fit(self, end_offset: int) -> bool:
+        """Whether the epochs are those of the batches before `end_offset`, judged where each epoch begins."""
+        start_of_log = max(self._log_start, self._segments[0].base_offset)
+        previous = -1
+        fits = True
+        for epoch, start in self._epochs.entries:
+            if start >= start_of_log:
+                fits = fits and self._epoch_at(start) in (epoch, None)
+            if start > start_of_log:
+                fits = fits and self._epoch_at(start - 1) in (previous, None)
+            previous = epoch
+        if end_offset > start_of_log:
+            fits = fits and self._epoch_at(end_offset - 1) in (previous, None)
+        if not fits:
+            logger.warning("%s: %s does not fit the log and is made anew", self._name, LEADER_EPOCHS)
+        return fits
+
+    def _epoch_at(self, offset: int) -> int | None:
+        """The epoch of the record at an offset, None when it is compacted away."""
+        segment = self._segments[max(self._slot_of(offset), 0)]
+        try:
+            place = segment.find(offset)
+            if place is None or place.gap:
+                return None
+            _, header = next(walk(segment.file, place.position, segment.size))
+            return header.leader_epoch
+        except Damaged as damage:
+            raise _offline(segment, damage) from damage
 
     def _epochs_from_batches(self, last: int, position: int) -> None:
         """The epochs of all batches before the point from which they are scanned anyway."""
@@ -487,7 +642,6 @@ def _offset_of(name: str) -> int:
 
 def _offline(segment: Segment, damage: Damaged) -> Offline:
     return Offline(
-        f"{damage.reason} at byte {damage.position} of {segment.path}. `ottla log inspect {segment.path}` "
-        "shows what is there; restore the file from a replica or a backup, or delete the partition's folder "
-        "to start it empty, then restart the broker"
+        f"{damage.reason} at byte {damage.position} of {segment.path}. "
+        f"`ottla log inspect {segment.path}` shows what is there. {_REMEDY}"
     )

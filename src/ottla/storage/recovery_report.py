@@ -24,7 +24,9 @@ class RecoveryReport:
     @property
     def is_remarkable(self) -> bool:
         """Whether anything but a plain opening happened."""
-        return bool(self.scanned_bytes or self.truncated_bytes or self.rebuilt_indexes or self.removed_files)
+        return self.failure is not None or bool(
+            self.scanned_bytes or self.truncated_bytes or self.rebuilt_indexes or self.removed_files
+        )
 
     def log(self, logger: logging.Logger) -> None:
         """Damage as an error, what was lost or repaired as a warning, a scan as information, else nothing."""

@@ -30,8 +30,8 @@ def replay(
             break
         if segment.size == 0 or (following is not None and following.base_offset <= start_offset):
             continue
-        position = segment.index.floor(start_offset - segment.base_offset)
-        for at, header in walk(segment.file, position, segment.size):
+        position = segment.position_before(start_offset)
+        for at, header in walk(segment.file, position, segment.size, segment.base_offset):
             if header[0] < start_offset:
                 continue
             if header[0] >= end_offset:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -24,7 +24,7 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.offset_index import CorruptIndex, OffsetIndex
 from ottla.storage.open_segments import OpenSegments
-from ottla.storage.scan import walk
+from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, walk
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from ottla.storage.time_index import TimeIndex
 from ottla.storage.validation import StampedBatch
@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 _TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers each, on every partition in use
 _TAIL_SHORTEST = 64
-_MAX_RELATIVE_OFFSET = 2**31 - 1
 _RESERVES_FROM = 16 * 1024 * 1024  # a segment of this size goes on growing, and has room set aside for it
 _RESERVED_AHEAD = 4 * 1024 * 1024
 REBUILD_INTERVAL = 4096  # of an index that turns out to be damaged when it is first used
@@ -66,6 +65,7 @@ class Place(NamedTuple):
 
     position: int
     size: int
+    gap: bool = False  # no batch holds the offset that was looked for; this is the next one
 
 
 class Segment:
@@ -298,7 +298,7 @@ class Segment:
         self.max_timestamp = None
         self.load_max_timestamp()
         start = index.floor(self.max_timestamp_offset - self.base_offset)
-        for _, header in walk(self.file, start, position):
+        for _, header in walk(self.file, start, position, self.base_offset):
             if header[8] > (self.max_timestamp or -1):
                 self.max_timestamp, self.max_timestamp_offset = header[8], header[0] + header[6]
 
@@ -306,7 +306,8 @@ class Segment:
         """Both indexes, in memory and on disk, from the batches in the file. Damaged when the file is."""
         index, time_index = OffsetIndex(), TimeIndex()
         newest, newest_offset, since_index = -1, self.base_offset, 0
-        for position, header in walk(self.file, 0, self.size):
+        highest = self.base_offset + MAX_RELATIVE_OFFSET
+        for position, header in walk(self.file, 0, self.size, self.base_offset, highest):
             last_offset = header[0] + header[6]
             if header[8] > newest:
                 newest, newest_offset = header[8], last_offset
@@ -425,7 +426,7 @@ class Segment:
         """Whether an append of `size` bytes has to go to a new segment."""
         if self.size + size > config.segment_bytes:
             return self.size > 0
-        if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
+        if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if self.size == 0:
             return False
@@ -531,8 +532,11 @@ class Segment:
 
     # -- finding -------------------------------------------------------------------------------------
 
-    def find(self, offset: int) -> Place | None:
-        """The first batch that ends at or behind `offset`, None when there is none. Damaged on nonsense."""
+    def find(self, offset: int, end_offset: int = LARGEST_OFFSET) -> Place | None:
+        """The first batch that ends at or behind `offset`, None when there is none. Damaged on nonsense.
+
+        All offsets of the segment are below `end_offset`.
+        """
         tail_last, tail_positions = self._tail_last, self._tail_positions
         if tail_last is not None and tail_positions is not None and offset >= self._tail_start:
             slot = bisect_left(tail_last, offset)
@@ -541,10 +545,59 @@ class Segment:
             position = tail_positions[slot]
             following = tail_positions[slot + 1] if slot + 1 < len(tail_positions) else self.size
             return Place(position, following - position)
-        for position, header in walk(self.file, self.index.floor(offset - self.base_offset), self.size):
-            if header[0] + header[6] >= offset:
-                return Place(position, header[1] + LENGTH_OVERHEAD)
+        try:
+            return self._search(offset, end_offset)
+        except (Damaged, CorruptIndex) as problem:
+            self._distrust_index(problem)
+        try:
+            return self._search(offset, end_offset)
+        except CorruptIndex as problem:
+            raise Damaged(0, str(problem)) from problem
+
+    def _search(self, offset: int, end_offset: int) -> Place | None:
+        """`find` by the index. CorruptIndex when the entry used does not fit the log."""
+        base, index = self.base_offset, self.index
+        slot = bisect_right(index.offsets, offset - base)
+        start = index.positions[slot - 1] if slot else 0
+        highest = min(end_offset - 1, base + MAX_RELATIVE_OFFSET)
+        batches = walk(self.file, start, self.size, base, highest)
+        for position, header in batches:
+            last = header[0] + header[6]
+            if slot and position == start and last - base != index.offsets[slot - 1]:
+                raise CorruptIndex(f"the batch at byte {position} does not end where the index says")
+            if last >= offset:
+                gap = header[0] > offset
+                if gap:
+                    next(batches, None)  # a base offset that is wrong shows at the batch behind it
+                return Place(position, header[1] + LENGTH_OVERHEAD, gap)
         return None
+
+    def position_before(self, offset: int) -> int:
+        """Where a batch begins that holds `offset` or lies before it, by the index. Damaged on nonsense."""
+        base, index = self.base_offset, self.index
+        slot = bisect_right(index.offsets, offset - base)
+        if not slot:
+            return 0
+        position = index.positions[slot - 1]
+        try:
+            _, header = next(walk(self.file, position, self.size, base))
+            if header[0] + header[6] - base == index.offsets[slot - 1]:
+                return position
+            problem = "a batch does not end where the index says"
+        except Damaged as damage:
+            problem = damage.reason
+        self._distrust_index(CorruptIndex(f"{problem} at byte {position}"))
+        return self.index.floor(offset - base)
+
+    def check_batch_at(self, position: int) -> None:
+        """Damaged when no batch begins at `position`, which is not the end of the segment."""
+        if position != self.size:
+            next(walk(self.file, position, self.size, self.base_offset))
+
+    def _distrust_index(self, problem: Exception) -> None:
+        """The indexes or the log are wrong: make the indexes anew. Damaged when it is the log."""
+        logger.warning("%s: making the index anew: %s", self.path_of(INDEX_SUFFIX), problem)
+        self.rebuild_indexes(REBUILD_INTERVAL)
 
 
 def _floor_position(index: OffsetIndex, position: int) -> int:

@@ -224,6 +224,7 @@ class SegmentRow:
     def cut(self, cut: Cut, due_ms: int) -> None:
         """End the row there. Then the producers have to be restored."""
         segment = self.segments[cut.slot]
+        self.snapshots.remove_after(cut.end_offset)  # first: one behind the end of a log is a sign of damage
         doomed = self.take_out(cut.slot + 1, len(self.segments))
         self.doom(doomed, due_ms)
         if cut.position < segment.size or doomed:
@@ -240,8 +241,8 @@ class SegmentRow:
 
     def begin_anew(self, start_offset: int, due_ms: int) -> None:
         """Throw all segments and snapshots away, and begin an empty segment at `start_offset`."""
-        self.doom(self.take_out(0, len(self.segments)), due_ms)
         self.snapshots.remove_after(-1)
+        self.doom(self.take_out(0, len(self.segments)), due_ms)
         self.segments.append(self._create(start_offset))
         self.bases.append(start_offset)
         self._sealed_size = self._snapshot_position = 0

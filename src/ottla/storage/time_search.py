@@ -19,8 +19,9 @@ def first_since(segment: Segment, timestamp: int, log_start: int, max_size: int)
     """
     if segment.size == 0 or segment.load_max_timestamp() < timestamp:
         return None
-    start = max(segment.time_index.floor(timestamp), log_start - segment.base_offset)
-    for position, header in walk(segment.file, segment.index.floor(start), segment.size):
+    start = max(segment.base_offset + segment.time_index.floor(timestamp), log_start)
+    first = segment.position_before(start)
+    for position, header in walk(segment.file, first, segment.size, segment.base_offset):
         if header.max_timestamp < timestamp or header.last_offset < log_start:
             continue
         batch = segment.file.read_at(position, header.size)

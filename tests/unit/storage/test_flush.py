@@ -50,7 +50,7 @@ def test_what_was_flushed_survives_a_loss_of_power(seed_count: int = 100) -> Non
         sequence = 0
         for _ in range(rng.randrange(1, 60)):
             count = rng.randrange(1, 5)
-            store.log.append(from_producer(sequence, count, value=b"%04d" % sequence * 100), rng.randrange(2))
+            store.log.append(from_producer(sequence, count, value=b"%04d" % sequence * 100), sequence // 50)
             sequence += count
             if rng.random() < 0.2:
                 flushed = store.log.flush()

@@ -27,12 +27,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from ottla.client.fetched_batches import WrongOffsets, in_order
 from ottla.client.offsets import Span, spans
 from ottla.client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, check
 from ottla.pipeline.topics.arrow_records import BatchBody, InvalidRecords, RecordDecoder
 from ottla.pipeline.topics.links import Link, borrowed
 from ottla.pipeline.topics.offsets import DataLost
-from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_matches, headers
+from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_matches
 from ottla.protocol.compression import Codec, CompressionError, decompress
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
@@ -172,6 +173,14 @@ class _RangeReader:
                 return data
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker did not answer for {self._where}")
 
+    def _in_order(
+        self, records: bytes | memoryview, high_watermark: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        try:
+            yield from in_order(records, high_watermark)
+        except WrongOffsets as problem:
+            raise UnreadablePartition(f"{self._where}, behind offset {self.position}: {problem}") from None
+
     def _wanted(self, data: PartitionData) -> _Bodies | None:
         """The batches of an answer that belong to the range; moves the position past them. None: no bytes."""
         records = data.records
@@ -184,7 +193,7 @@ class _RangeReader:
         whole = False
         if len(records) > _MAGIC_POSITION:
             self._refuse_old(records[_MAGIC_POSITION], start)
-        for place, header in headers(records):
+        for place, header in self._in_order(records, data.high_watermark):
             whole = True
             self._refuse_old(header.magic, header.base_offset)
             while aborted and aborted[0][0] <= header.last_offset:

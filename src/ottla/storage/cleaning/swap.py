@@ -145,7 +145,7 @@ def finish_swaps(disk: Disk, folder: Path, names: set[str]) -> list[str]:
             continue
         last_offset = base
         file = disk.open(folder / name)
-        for _, header in walk(file, 0, file.size):
+        for _, header in walk(file, 0, file.size, base):
             last_offset = header[0] + header[6]
         for old in sorted(each for each in names if each.endswith(LOG_SUFFIX) and each.count(".") == 1):
             if base < int(old.split(".", 1)[0]) <= last_offset:
