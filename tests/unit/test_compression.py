@@ -16,7 +16,16 @@ import aiokafka.codec
 import cramjam
 import pytest
 
-from ottla.protocol.compression import LEVELS, Codec, CompressionError, compress, decompress
+from ottla.protocol.compression import (
+    DENSITIES,
+    LEVELS,
+    Codec,
+    CompressionError,
+    DecompressedTooLarge,
+    compress,
+    decompress,
+    open_body,
+)
 
 CODECS = list(Codec)
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
@@ -245,3 +254,38 @@ def test_bombs_of_gigabytes_never_take_more_than_a_small_multiple_of_the_limit()
 def test_gzip_made_by_a_raw_zlib_stream_is_refused() -> None:
     with pytest.raises(CompressionError, match="gzip"):
         decompress(Codec.GZIP, zlib.compress(TEXT), 1 << 20)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("size", [0, 1, 5000, 3_000_000])
+def test_a_body_is_opened_as_it_is_decompressed(codec: Codec, size: int) -> None:
+    data = (bytes(range(250)) * 12_000)[:size]
+    packed = compress(codec, data)
+    body, length = open_body(codec, packed, 1 << 27)
+    assert body[:length] == data
+    assert open_body(codec, packed, size)[1] == size
+    if size:
+        with pytest.raises(DecompressedTooLarge):
+            open_body(codec, packed, size - 1)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_large_body_that_is_damaged_is_an_error(codec: Codec) -> None:
+    packed = compress(codec, random.Random(5).randbytes(2_000_000))
+    for damaged in (packed[:-7], packed[: len(packed) // 2], b"\xa5" * len(packed)):
+        with pytest.raises(CompressionError):
+            open_body(codec, damaged, 1 << 27)
+
+
+def test_members_of_gzip_are_opened_one_after_the_other() -> None:
+    one, two = bytes(2_000_000), b"two"
+    body, length = open_body(Codec.GZIP, compress(Codec.GZIP, one) + compress(Codec.GZIP, two), 1 << 27)
+    assert body[:length] == one + two
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_nothing_is_denser_than_its_codec_allows(codec: Codec) -> None:
+    """A batch whose header claims more is refused without a look at its records."""
+    size = 100_000_000
+    packed = compress(codec, bytes(size), {Codec.GZIP: 9, Codec.ZSTD: 19}.get(codec))
+    assert size <= len(packed) * DENSITIES[codec]

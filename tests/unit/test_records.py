@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.protocol.batches import HEADER_SIZE, crc_matches, headers, read_header
+from ottla.protocol.batches import HEADER, HEADER_SIZE, crc_matches, headers, read_header
 from ottla.protocol.compression import Codec, CompressionError
 from ottla.protocol.records import (
     InvalidRecords,
@@ -241,3 +241,9 @@ def test_header_keys_that_are_no_text_are_read_with_replacement_marks() -> None:
     batch = encode_batch([Record(0, 0, None, None, [("abc", b"")])])
     batch[batch.index(b"abc") + 1] = 0xFF
     assert decode_batch(batch, max_size=LIMIT)[0].headers == [("a\ufffdc", b"")]
+
+
+def test_a_timestamp_beyond_64_bits_wraps_around_as_javas_does() -> None:
+    batch = encode_batch([Record(0, 1000, None, b"v", []), Record(1, 5000, None, b"v", [])])
+    HEADER.pack_into(batch, 0, *read_header(batch)._replace(base_timestamp=2**63 - 1))
+    assert decode_batch(batch, max_size=LIMIT)[1].timestamp == -(2**63) + 3999

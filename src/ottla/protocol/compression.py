@@ -18,7 +18,9 @@ buffer of bounded size, and whatever is wrong with the input comes out as `Compr
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from enum import IntEnum
+from mmap import mmap
 from struct import Struct
 from typing import Any
 
@@ -46,6 +48,10 @@ class CompressionError(Exception):
     """The data is corrupt, or it holds more than the caller allows."""
 
 
+class DecompressedTooLarge(CompressionError):
+    """The data holds more than the caller allows."""
+
+
 # The ranges Kafka allows for compression.<codec>.level, and what its brokers use when nothing is said.
 LEVELS: dict[Codec, tuple[int, int]] = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
 DEFAULT_LEVELS: dict[Codec, int] = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
@@ -57,9 +63,16 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK = 32 * 1024
 _INT32 = Struct(">i")
-# The densest snappy element copies 64 bytes for 3 of input, the densest lz4 sequence 255 for one.
+# How much one byte of input can become at most. Deflate: a pair of codes of one bit each copies 258 bytes.
+# The densest snappy element copies 64 bytes for 3 of input, the densest lz4 sequence 255 for one, the densest
+# zstd block, of 4 bytes, repeats one byte 128 K times.
+_GZIP_DENSITY = 1032
 _SNAPPY_DENSITY = 22
 _LZ4_DENSITY = 256
+_ZSTD_DENSITY = 32 * 1024
+DENSITIES = (1, _GZIP_DENSITY, _SNAPPY_DENSITY, _LZ4_DENSITY, _ZSTD_DENSITY)  # by the codec's number
+_MAP_FROM = 1024 * 1024  # what may become larger than this is opened in a memory map
+_STEP = 1024 * 1024
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -106,8 +119,82 @@ def decompress(codec: int, data: Buffer, max_size: int) -> bytes:
     raise CompressionError(f"unknown compression codec {codec}")
 
 
+def open_body(codec: int, data: Buffer, max_size: int) -> tuple[bytes | mmap, int]:
+    """Like `decompress`, for a thread beside others: a buffer, and how many bytes of it are the data.
+
+    What may be large is written into a memory map: there the system provides pages as they are written to,
+    which happens without the interpreter's lock, where a `bytes` of 100 MB would be filled while all other
+    threads stand still. It takes no more memory than the data, however much is set aside.
+    """
+    most = min(max_size, DENSITIES[codec] * len(data)) if 0 <= codec < len(DENSITIES) else 0
+    if codec == Codec.NONE or most <= _MAP_FROM:
+        body = decompress(codec, data, max_size)
+        return body, len(body)
+    mapped = mmap(-1, most + 1)  # one byte more tells "exactly full" from "there is more"
+    try:
+        with memoryview(mapped) as room:
+            size = _decompress_to(codec, memoryview(data), room)
+    except BaseException:
+        mapped.close()
+        raise
+    if size > max_size:
+        mapped.close()
+        raise _too_large(max_size)
+    return mapped, size
+
+
+def _decompress_to(codec: int, data: memoryview, room: memoryview) -> int:
+    """Decompress into `room`; how many bytes that are, or more than `room` allows when it is too small."""
+    if codec == Codec.GZIP:
+        return _gzip_to(data, room)
+    if codec == Codec.SNAPPY:
+        return _snappy_to(data, room)
+    library = cramjam.lz4 if codec == Codec.LZ4 else cramjam.zstd
+    try:
+        return int(library.decompress_into(data, room))
+    except (cramjam.DecompressionError, ValueError, OSError) as error:
+        if str(error) == _output_full():
+            return len(room)
+        raise CompressionError(f"{Codec(codec).label}: {error}") from error
+
+
+def _gzip_to(data: memoryview, room: memoryview) -> int:
+    position = size = 0
+    try:
+        while position < len(data):
+            member = zlib.decompressobj(_GZIP_WINDOW)
+            pending: Buffer = b""
+            while not member.eof:
+                if not pending:
+                    pending = data[position : position + _GZIP_STEP]
+                    if not pending:
+                        raise CompressionError("gzip: the data is cut off")
+                    position += len(pending)
+                if size == len(room):
+                    return size
+                piece = member.decompress(pending, min(_STEP, len(room) - size))
+                room[size : size + len(piece)] = piece
+                size += len(piece)
+                pending = member.unconsumed_tail
+            position -= len(member.unused_data)
+    except zlib.error as error:
+        raise CompressionError(f"gzip: {error}") from error
+    return size
+
+
+def _snappy_to(data: memoryview, room: memoryview) -> int:
+    size = 0
+    for block in _snappy_blocks(data):
+        declared = _declared_snappy(block)
+        if size + declared > len(room):
+            return len(room)
+        _raw_snappy_to(block, room[size : size + declared])
+        size += declared
+    return size
+
+
 def _too_large(max_size: int) -> CompressionError:
-    return CompressionError(f"the data holds more than the {max_size} bytes allowed")
+    return DecompressedTooLarge(f"the data holds more than the {max_size} bytes allowed")
 
 
 def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
@@ -162,12 +249,24 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
-    view = memoryview(data)
+    out = bytearray()
+    for block in _snappy_blocks(memoryview(data)):
+        declared = _declared_snappy(block)
+        if len(out) + declared > max_size:
+            raise _too_large(max_size)
+        opened = bytearray(declared)
+        _raw_snappy_to(block, opened)
+        out += opened
+    return bytes(out)
+
+
+def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
+    """The raw snappy blocks: those in the Java framing, or the whole."""
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return bytes(_decompress_raw_snappy(view, max_size))
+        yield view
+        return
     # The version fields behind the magic are not looked at: some writers have them in the wrong byte order.
     position, end = len(_XERIAL_HEADER), len(view)
-    out = bytearray()
     while position < end:
         if end - position < 4:
             raise CompressionError("snappy: the data is cut off")
@@ -175,27 +274,31 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         position += 4
         if not 0 < size <= end - position:
             raise CompressionError(f"snappy: a block of {size} bytes where {end - position} are left")
-        out += _decompress_raw_snappy(view[position : position + size], max_size)
-        if len(out) > max_size:
-            raise _too_large(max_size)
+        yield view[position : position + size]
         position += size
-    return bytes(out)
 
 
-def _decompress_raw_snappy(view: memoryview, max_size: int) -> bytearray:
+def _declared_snappy(block: memoryview) -> int:
+    """How many bytes a raw block says that it holds."""
     try:
-        declared = int(cramjam.snappy.decompress_raw_len(view))
-        if declared > len(view) * _SNAPPY_DENSITY:
-            raise CompressionError(f"snappy: {len(view)} bytes cannot hold the {declared} they declare")
-        if declared > max_size:
-            raise _too_large(max_size)
-        out = bytearray(declared)
-        written = cramjam.snappy.decompress_raw_into(view, out) if declared else 0
+        declared = int(cramjam.snappy.decompress_raw_len(block))
     except (cramjam.DecompressionError, ValueError, OSError) as error:
         raise CompressionError(f"snappy: {error}") from error
-    if written != declared:
-        raise CompressionError(f"snappy: {declared} bytes declared, {written} found")
-    return out
+    if declared > len(block) * _SNAPPY_DENSITY:
+        raise CompressionError(f"snappy: {len(block)} bytes cannot hold the {declared} they declare")
+    return declared
+
+
+def _raw_snappy_to(block: memoryview, out: bytearray | memoryview) -> None:
+    """Decompress a raw block into exactly its room."""
+    if not len(out):
+        return
+    try:
+        written = cramjam.snappy.decompress_raw_into(block, out)
+    except (cramjam.DecompressionError, ValueError, OSError) as error:
+        raise CompressionError(f"snappy: {error}") from error
+    if written != len(out):
+        raise CompressionError(f"snappy: {len(out)} bytes declared, {written} found")
 
 
 def _decompress_growing(library: Any, data: Buffer, max_size: int, densest: int) -> bytes:

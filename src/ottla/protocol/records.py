@@ -42,6 +42,7 @@ __all__ = [
     "encode_batch",
     "recompress",
     "validate_records",
+    "with_codec",
 ]
 
 
@@ -143,13 +144,17 @@ def recompress(
     """
     header, body = _open(view, max_size)
     _check(header, body, require_keys)
-    attributes = (header.attributes & ~COMPRESSION_MASK) | int(codec)
-    max_timestamp = header.max_timestamp
     if log_append_time_ms is not None:
-        attributes |= LOG_APPEND_TIME
-        max_timestamp = log_append_time_ms
-    header = header._replace(attributes=attributes, max_timestamp=max_timestamp)
-    return _seal(header, compress(codec, body, level))
+        header = header._replace(
+            attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=log_append_time_ms
+        )
+    return with_codec(header, body, codec, level)
+
+
+def with_codec(header: BatchHeader, body: bytes, codec: int, level: int | None = None) -> bytearray:
+    """A batch with that header, of records that are open already, under another codec."""
+    attributes = (header.attributes & ~COMPRESSION_MASK) | int(codec)
+    return _seal(header._replace(attributes=attributes), compress(codec, body, level))
 
 
 def validate_records(view: Buffer, max_size: int, *, require_keys: bool = False) -> TimestampRange:

@@ -13,9 +13,16 @@ all that can be wrong raises `InvalidRecords`.
 
 from __future__ import annotations
 
+from mmap import mmap
+
 SMALLEST_RECORD = 7  # length, attributes, five varints of one byte: null key, null value, no headers
 SMALLEST_HEADER = 2  # an empty key and a null value
 
+LONG = 1 << 63  # timestamps are below this
+FAR = 1 << 70  # beyond every timestamp delta and every count
+
+Body = bytes | mmap
+"""Decompressed records; large ones lie in a memory map (see `compression.open_body`)."""
 Headers = list[tuple[str, bytes | None]]
 Row = tuple[int, int, bytes | None, bytes | None, Headers]
 
@@ -24,7 +31,11 @@ class InvalidRecords(ValueError):
     """The records of a batch are not what its header promises, or are no records at all."""
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
+class TooManyHeaders(InvalidRecords):
+    """There are more headers than the caller is willing to look at."""
+
+
+def read_varint(data: Body, position: int) -> tuple[int, int]:
     """The zigzag varint (32 bits, at most 5 bytes) at `position`, and the position behind it."""
     value = 0
     shift = 0
@@ -41,7 +52,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), position
 
 
-def read_varlong(data: bytes, position: int) -> tuple[int, int]:
+def read_varlong(data: Body, position: int) -> tuple[int, int]:
     """The zigzag varint (64 bits, at most 10 bytes) at `position`, and the position behind it."""
     value = 0
     shift = 0
@@ -99,6 +110,8 @@ def decode_records(
             else:
                 timestamp, position = read_varlong(body, position)
                 timestamp += base_timestamp
+                if not -LONG <= timestamp < LONG:  # as Java adds; others have to be able to write it down
+                    timestamp = (timestamp + LONG) % (2 * LONG) - LONG
             if append_timestamp >= 0:
                 timestamp = append_timestamp
 
@@ -173,99 +186,170 @@ def _read_headers(body: bytes, position: int, end: int, headers: Headers) -> int
     return position
 
 
-def check_records(body: bytes, count: int, require_keys: bool) -> tuple[int, int]:
-    """Walk the records without building them; (smallest, largest) timestamp delta.
+class RecordWalk:
+    """Goes over the records of one batch without building them, in as many steps as the caller likes.
 
-    Holds when `body` is exactly `count` records whose offset deltas are 0, 1, 2, ... and whose fields add up,
-    as a leader demands of a producer; with `require_keys` also that each has a key, as compaction needs.
+    Holds when `body[:size]` is exactly `count` records whose offset deltas are 0, 1, 2, ... and whose fields
+    add up, as a leader demands of a producer. On the way it notes what only the leader of a topic can judge:
+    the smallest and the largest timestamp delta, records without a key, and records whose timestamp delta is
+    not between `earliest` and `latest` (`untimed` is the delta that stands for "no timestamp"). The first
+    `most_named` of either kind are named by their index, all are counted.
     """
-    size = len(body)
-    if count < 0 or count * SMALLEST_RECORD > size:
-        raise InvalidRecords(f"{count} records cannot stand in {size} bytes")
-    smallest = 0
-    largest = 0
-    position = 0
-    try:
-        for index in range(count):
-            byte = body[position]
-            if byte < 0x80:
-                position += 1
-                length = (byte >> 1) ^ -(byte & 1)
-            else:
-                length, position = read_varint(body, position)
-            end = position + length
-            if length < SMALLEST_RECORD - 1 or end > size:
-                raise InvalidRecords(f"record {index} claims {length} bytes where {size - position} are left")
-            position += 1
 
-            byte = body[position]
-            if byte < 0x80:
-                position += 1
-                delta = (byte >> 1) ^ -(byte & 1)
-            else:
-                delta, position = read_varlong(body, position)
-            if index == 0:
-                smallest = largest = delta
-            elif delta > largest:
-                largest = delta
-            elif delta < smallest:
-                smallest = delta
+    def __init__(
+        self,
+        body: Body,
+        size: int,
+        count: int,
+        earliest: int = -FAR,
+        latest: int = FAR,
+        untimed: int = FAR,
+        most_named: int = 1,
+        most_headers: int = FAR,
+    ) -> None:
+        if count < 0 or count * SMALLEST_RECORD > size:
+            raise InvalidRecords(f"{count} records cannot stand in {size} bytes")
+        self.smallest = 0
+        self.largest = 0
+        self.headers = 0
+        self.keyless_count = 0
+        self.keyless: list[int] = []
+        self.untimely_count = 0
+        self.untimely: list[tuple[int, int]] = []  # index and timestamp delta
+        self._body = body
+        self._size = size
+        self._count = count
+        self._earliest = earliest
+        self._latest = latest
+        self._untimed = untimed
+        self._most_named = most_named
+        self._most_headers = most_headers
+        self._index = 0
+        self._position = 0
 
-            byte = body[position]
-            if byte < 0x80:
+    def advance(self, most: int) -> bool:
+        """Walk `most` records further; True when all have been seen. InvalidRecords when one is none."""
+        body, size, position = self._body, self._size, self._position
+        first, stop = self._index, min(self._index + most, self._count)
+        earliest, latest = self._earliest, self._latest
+        smallest, largest = self.smallest, self.largest
+        try:
+            for index in range(first, stop):
+                byte = body[position]
+                if byte < 0x80:
+                    position += 1
+                    length = (byte >> 1) ^ -(byte & 1)
+                else:
+                    length, position = read_varint(body, position)
+                end = position + length
+                if length < SMALLEST_RECORD - 1 or end > size:
+                    raise InvalidRecords(
+                        f"record {index} claims {length} bytes where {size - position} are left"
+                    )
                 position += 1
-                delta = (byte >> 1) ^ -(byte & 1)
-            else:
-                delta, position = read_varint(body, position)
-            if delta != index:
-                raise InvalidRecords(f"record {index} has offset delta {delta}: offsets must be consecutive")
 
-            byte = body[position]
-            if byte < 0x80:
-                position += 1
-                length = (byte >> 1) ^ -(byte & 1)
-            else:
-                length, position = read_varint(body, position)
-            if length >= 0:
-                position += length
-            elif require_keys:
-                raise InvalidRecords(f"record {index} has no key, which a compacted topic needs")
+                byte = body[position]
+                if byte < 0x80:
+                    position += 1
+                    delta = (byte >> 1) ^ -(byte & 1)
+                else:
+                    delta, position = read_varlong(body, position)
+                if delta > largest:
+                    largest = delta
+                    if index == 0:
+                        smallest = delta
+                elif delta < smallest:
+                    smallest = delta
+                    if index == 0:
+                        largest = delta
+                if delta < earliest or delta > latest:
+                    self._note_untimely(index, delta)
 
-            byte = body[position]
-            if byte < 0x80:
-                position += 1
-                length = (byte >> 1) ^ -(byte & 1)
-            else:
-                length, position = read_varint(body, position)
+                byte = body[position]
+                if byte < 0x80:
+                    position += 1
+                    delta = (byte >> 1) ^ -(byte & 1)
+                else:
+                    delta, position = read_varint(body, position)
+                if delta != index:
+                    raise InvalidRecords(
+                        f"record {index} has offset delta {delta}: offsets must be consecutive"
+                    )
+
+                byte = body[position]
+                if byte < 0x80:
+                    position += 1
+                    length = (byte >> 1) ^ -(byte & 1)
+                else:
+                    length, position = read_varint(body, position)
+                if length >= 0:
+                    position += length
+                else:
+                    self._note_keyless(index)
+
+                byte = body[position]
+                if byte < 0x80:
+                    position += 1
+                    length = (byte >> 1) ^ -(byte & 1)
+                else:
+                    length, position = read_varint(body, position)
+                if length > 0:
+                    position += length
+
+                if body[position] == 0:
+                    position += 1
+                else:
+                    position = self._skip_headers(position, end)
+                if position != end:
+                    raise InvalidRecords(f"the fields of record {index} do not add up to its length")
+        except IndexError:
+            raise InvalidRecords("the records are cut off") from None
+        self._index, self._position = stop, position
+        self.smallest, self.largest = smallest, largest
+        if stop < self._count:
+            return False
+        if position != size:
+            raise InvalidRecords(f"{size - position} bytes are left behind the last of {self._count} records")
+        return True
+
+    def _note_untimely(self, index: int, delta: int) -> None:
+        if delta == self._untimed:
+            return
+        self.untimely_count += 1
+        if len(self.untimely) < self._most_named:
+            self.untimely.append((index, delta))
+
+    def _note_keyless(self, index: int) -> None:
+        self.keyless_count += 1
+        if len(self.keyless) < self._most_named:
+            self.keyless.append(index)
+
+    def _skip_headers(self, position: int, end: int) -> int:
+        body = self._body
+        count, position = read_varint(body, position)
+        if count < 0 or count * SMALLEST_HEADER > end - position:
+            raise InvalidRecords(f"{count} headers where {end - position} bytes are left")
+        self.headers += count
+        if self.headers > self._most_headers:
+            raise TooManyHeaders(f"the records have more than {self._most_headers} headers")
+        for _ in range(count):
+            length, position = read_varint(body, position)
+            if length < 0:
+                raise InvalidRecords("a header without a key")
+            position += length
+            length, position = read_varint(body, position)
             if length > 0:
                 position += length
-
-            if body[position] == 0:
-                position += 1
-            else:
-                position = _skip_headers(body, position, end)
-            if position != end:
-                raise InvalidRecords(f"the fields of record {index} do not add up to its length")
-    except IndexError:
-        raise InvalidRecords("the records are cut off") from None
-    if position != size:
-        raise InvalidRecords(f"{size - position} bytes are left behind the last of {count} records")
-    return smallest, largest
+        return position
 
 
-def _skip_headers(body: bytes, position: int, end: int) -> int:
-    count, position = read_varint(body, position)
-    if count < 0 or count * SMALLEST_HEADER > end - position:
-        raise InvalidRecords(f"{count} headers where {end - position} bytes are left")
-    for _ in range(count):
-        length, position = read_varint(body, position)
-        if length < 0:
-            raise InvalidRecords("a header without a key")
-        position += length
-        length, position = read_varint(body, position)
-        if length > 0:
-            position += length
-    return position
+def check_records(body: bytes, count: int, require_keys: bool) -> tuple[int, int]:
+    """A whole walk (see `RecordWalk`) in one step; (smallest, largest) timestamp delta."""
+    walk = RecordWalk(body, len(body), count)
+    walk.advance(count)
+    if require_keys and walk.keyless:
+        raise InvalidRecords(f"record {walk.keyless[0]} has no key, which a compacted topic needs")
+    return walk.smallest, walk.largest
 
 
 def encode_records(rows: list[Row], base_offset: int, base_timestamp: int) -> bytearray:
