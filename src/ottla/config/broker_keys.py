@@ -32,6 +32,8 @@ message.max.bytes                     INT     1048588      >=0   cluster-wide hi
     Largest record batch, as it comes compressed from the producer. Topics: max.message.bytes.
 max.decompressed.message.bytes        INT     134217728    >=1   cluster-wide
     Largest size to which the broker decompresses the records of one batch. Ottla's own key.
+max.records.per.batch                 INT     1000000      >=1   cluster-wide
+    Most records in one batch, and most headers of the records of a batch that the broker opens. Ottla's own key.
 max.connections                       INT     10000        >=1   cluster-wide
     Most connections at one time; more are closed at once.
 max.connections.per.ip                INT     8000         >=0   cluster-wide
@@ -115,7 +117,7 @@ log.preallocate                       BOOLEAN false        -     cluster-wide un
 
 log.dir.min.free.bytes                LONG    -1           >=-1  cluster-wide
     Bytes of the disk that producers may not fill, so that the broker can still work; they are refused until there
-    is more. 0 for none; -1 for a hundredth of the file system, at most 256 MiB.
+    is more. 0 for none; -1 for a hundredth of the file system, at most 256 MiB. Ottla's own key.
 
 # Retention and compaction
 log.retention.ms                      LONG    null         @not-zero  cluster-wide high

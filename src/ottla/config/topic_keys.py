@@ -76,6 +76,9 @@ max.message.bytes               INT     1048588     >=0
 max.decompressed.message.bytes  INT     134217728   >=1          internal
     <- max.decompressed.message.bytes
     Largest size to which the broker decompresses the records of one batch.
+max.records.per.batch           INT     1000000     >=1          internal
+    <- max.records.per.batch
+    Most records in one batch, and most headers of the records of a batch that the broker opens.
 message.timestamp.type          STRING  CreateTime  CreateTime|LogAppendTime
     <- log.message.timestamp.type
     Whose time a record carries: the producer's (CreateTime) or the broker's (LogAppendTime).

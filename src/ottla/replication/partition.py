@@ -20,7 +20,7 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.replica_state import ReplicaState
 from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.log import AppendInfo, FileSlice, Log
-from ottla.storage.log_config import FOREVER
+from ottla.storage.log_config import FOREVER, LogConfig
 
 logger = logging.getLogger("ottla.partition")
 
@@ -105,12 +105,25 @@ class Partition:
                 f"{self.min_insync_replicas} (min.insync.replicas)",
             )
 
-    def append(self, records: memoryview, *, from_client: bool = True) -> AppendInfo:
+    def append(
+        self,
+        records: memoryview,
+        *,
+        from_client: bool = True,
+        prepared_under: LogConfig | None = None,
+        only_small: bool = False,
+    ) -> AppendInfo:
         """Write batches, stamped with offset and epoch, to the log. ApiError when refused.
 
         `from_client=False` is for what the broker itself writes; see `Log.append`.
         """
-        info = self.log.append(records, self.state.leader_epoch, from_client=from_client)
+        info = self.log.append(
+            records,
+            self.state.leader_epoch,
+            from_client=from_client,
+            prepared_under=prepared_under,
+            only_small=only_small,
+        )
         if not info.duplicate:
             self._count()
         return info

@@ -181,11 +181,20 @@ class Log:
 
     # -- append --------------------------------------------------------------------------------------
 
-    def append(self, records: memoryview, leader_epoch: int, *, from_client: bool = True) -> AppendInfo:
+    def append(
+        self,
+        records: memoryview,
+        leader_epoch: int,
+        *,
+        from_client: bool = True,
+        prepared_under: LogConfig | None = None,
+        only_small: bool = False,
+    ) -> AppendInfo:
         """Append a producer's batches as leader. `records` must be writable: offsets are stamped in place.
 
         `from_client=False` is for what the broker itself writes (transaction markers, a coordinator's
-        records): control batches are allowed and sequences are not checked.
+        records): control batches are allowed and sequences are not checked. `prepared_under` and `only_small`
+        are for batches whose opening takes long, see `validate_and_stamp`.
         """
         if self.failure is not None:
             raise self.failure
@@ -194,7 +203,15 @@ class Log:
         with self._lock:
             first_offset = self.end_offset
             data, batches, next_offset = validate_and_stamp(
-                records, first_offset, leader_epoch, config, now, self.name, from_client=from_client
+                records,
+                first_offset,
+                leader_epoch,
+                config,
+                now,
+                self.name,
+                from_client=from_client,
+                prepared_under=prepared_under,
+                only_small=only_small,
             )
             known = self.producers.check(batches, from_client=from_client)
             if known is not None:

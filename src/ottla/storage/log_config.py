@@ -49,11 +49,17 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 3_600_000
     # Ours: how large the records of one batch may become when they have to be decompressed.
     max_decompressed_message_bytes: int = 128 << 20
+    # Ours: how many records, and as many headers, one batch may hold.
+    max_records_per_batch: int = 1_000_000
 
     # What every append asks, worked out once.
     is_compacted: bool = field(init=False, repr=False, compare=False)
     is_deleted: bool = field(init=False, repr=False, compare=False)
     is_log_append_time: bool = field(init=False, repr=False, compare=False)
+    # Every batch of a producer has to be opened: for the keys, or to find the oldest record.
+    opens_every_batch: bool = field(init=False, repr=False, compare=False)
+    # How far ahead the times in a batch's header may lie, so that it need not be opened.
+    plausibly_ahead_ms: int = field(init=False, repr=False, compare=False)
     # After how long the active segment is closed: compaction, which must not be late, waits for it.
     longest_segment_ms: int = field(init=False, repr=False, compare=False)
     # The codec every batch is to have, or None when the producer chooses.
@@ -78,6 +84,11 @@ class LogConfig:
             "is_compacted": "compact" in self.cleanup_policy,
             "is_deleted": "delete" in self.cleanup_policy,
             "is_log_append_time": self.message_timestamp_type == "LogAppendTime",
+            "opens_every_batch": "compact" in self.cleanup_policy
+            or (
+                self.message_timestamp_before_max_ms < FOREVER and self.message_timestamp_type == "CreateTime"
+            ),
+            "plausibly_ahead_ms": min(self.message_timestamp_after_max_ms, FOREVER // 2),
             "longest_segment_ms": min(self.segment_ms, self.max_compaction_lag_ms)
             if "compact" in self.cleanup_policy
             else self.segment_ms,

@@ -1,24 +1,28 @@
 """What a leader checks before a producer's batches may enter the log, and what it changes in them.
 
-Per batch, from the header alone: the format, the size, the CRC, that offsets and count agree, that a producer
-with an id has a sequence, that no client writes control batches, and that the times are near enough to now.
-Then the batch gets its offsets and the leader's epoch, in place: they stand before the CRC, so the producer's
-bytes go to disk as they came.
+Per batch, from the header alone: the format, the size, the CRC, that offsets and count agree and that so many
+records can stand in so many bytes, that a producer with an id has a sequence, that no client writes control
+batches, and that the times are plausible and near enough to now. Then the batch gets its offsets and the
+leader's epoch, in place: they stand before the CRC, so the producer's bytes go to disk as they came.
 
-A batch is opened only where the topic demands it:
+A batch is opened (`inspection`) only where the header is not enough:
 
+* the topic is compacted: every record needs a key, and compaction has to be able to read it;
+* `message.timestamp.before.max.ms` is set: the oldest record may be any of them;
 * `compression.type` names another codec: its records are compressed anew;
-* the topic is compacted: every record needs a key;
-* times are out of range: to tell the producer which records were refused.
+* its times cannot be true: a largest timestamp that is missing or lies before the first record's, times
+  before 1970, or times too far ahead. Its records tell the true ones, which the header then gets; or they are
+  refused by name.
 
 `message.timestamp.type=LogAppendTime` changes one bit, the maximum timestamp and the CRC, and opens nothing.
+Bits that are the broker's (LogAppendTime, the delete horizon of compaction) are taken back when a client sets
+them.
 
 A follower changes nothing, and checks only that the batches came whole and in order (`check_replicated`).
 """
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -27,44 +31,37 @@ from ottla.protocol.batches import (
     COMPRESSION_MASK,
     CONTROL,
     CRC_START,
+    DELETE_HORIZON,
     HEADER_SIZE,
     LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
     MAGIC,
-    NO_TIMESTAMP,
     BatchHeader,
     crc_matches,
     headers,
     read_header,
     stamp,
 )
+from ottla.protocol.compression import DENSITIES
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.protocol.records import CompressionError, InvalidRecords, decode_batch, recompress
+from ottla.protocol.records import CompressionError, InvalidRecords, recompress
+from ottla.storage.inspection import InvalidRecordsError, OpenElsewhere, RecordError, prepare, set_times
 from ottla.storage.log_config import LogConfig
+
+__all__ = [
+    "InvalidRecordsError",
+    "OpenElsewhere",
+    "RecordError",
+    "StampedBatch",
+    "Validated",
+    "check_replicated",
+    "validate_and_stamp",
+]
 
 _MAX_CODEC = 4
 _SMALLEST_RECORD = 7  # bytes: seven fields of variable size, all of them zero
 _NO_EPOCH = -1
-_CRC_AND_ATTRIBUTES = Struct(">Ih")  # at byte 17
-_CRC_POSITION = 17
-_MAX_TIMESTAMP = Struct(">q")  # at byte 35
-_MAX_TIMESTAMP_POSITION = 35
-
-
-class RecordError(NamedTuple):
-    """One record that was refused: its place in the batch and the reason."""
-
-    batch_index: int
-    message: str
-
-
-class InvalidRecordsError(ApiError):
-    """Single records were refused; a produce response of version 8 or later names them."""
-
-    def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
-        super().__init__(code, message)
-        self.record_errors = record_errors
-
+_BROKERS_BITS = LOG_APPEND_TIME | DELETE_HORIZON
 
 # Position in the bytes, base offset given to it, header as it came (LogAppendTime and codec updated).
 StampedBatch = tuple[int, int, BatchHeader]
@@ -87,16 +84,23 @@ def validate_and_stamp(
     partition: str,
     *,
     from_client: bool = True,
+    prepared_under: LogConfig | None = None,
+    only_small: bool = False,
 ) -> Validated:
     """Check every batch of an append and stamp it with its offsets. ApiError when one may not enter.
 
+    What was prepared under this very `config` (see `inspection`) is not opened again. With `only_small` a
+    batch whose opening would take long raises OpenElsewhere, and nothing has been changed in it.
     Bytes behind the last whole batch are left out, as Kafka does; an append without a whole batch is refused.
     """
     batches: list[StampedBatch] = []
     position, end = 0, len(records)
     offset = first_offset
     target_codec = config.target_codec
-    rebuild = False
+    opens = config.opens_every_batch
+    stamped_here = config.is_log_append_time
+    latest = now + config.plausibly_ahead_ms
+    replaced: dict[int, memoryview] | None = None  # under another codec, by their place in the append
     while end - position >= HEADER_SIZE:
         header = read_header(records, position)
         size = header[1] + LENGTH_OVERHEAD
@@ -126,35 +130,77 @@ def validate_and_stamp(
             )
         if from_client:
             _check_header(header, size, config, partition)
-        attributes, max_timestamp = header[5], header[8]
-        if config.is_compacted and from_client:
-            _require_keys(records[position : position + size], config, partition)
-        if config.is_log_append_time:
-            if from_client and attributes & LOG_APPEND_TIME:
-                raise ApiError(
-                    ErrorCode.INVALID_TIMESTAMP,
-                    f"{partition}: a producer may not set the timestamp type to LogAppendTime",
-                )
-            header = _set_time(records, position, header, attributes | LOG_APPEND_TIME, now)
-        elif max_timestamp != NO_TIMESTAMP:
-            if (
-                max_timestamp - now > config.message_timestamp_after_max_ms
-                or now - header[7] > config.message_timestamp_before_max_ms
-            ) and from_client:
-                _refuse_times(records[position : position + size], config, now, partition)
-            if attributes & LOG_APPEND_TIME:
-                header = _set_time(records, position, header, attributes & ~LOG_APPEND_TIME, max_timestamp)
-        if target_codec is not None and attributes & COMPRESSION_MASK != target_codec:
-            rebuild = rebuild or not attributes & CONTROL
-        stamp(records, position, offset, leader_epoch)
+        attributes = header[5]
+        if stamped_here and from_client and attributes & LOG_APPEND_TIME:
+            raise ApiError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"{partition}: a producer may not set the timestamp type to LogAppendTime",
+            )
+        target, at = records, position
+        if (
+            (from_client and (opens or not (0 <= header[7] <= header[8] <= latest or stamped_here)))
+            or (target_codec is not None and attributes & COMPRESSION_MASK != target_codec)
+        ) and prepared_under is not config:
+            batch = records[position : position + size]
+            opened = _opened(batch, header, config, now, partition, from_client, only_small)
+            if opened is not batch:
+                replaced = replaced or {}
+                replaced[len(batches)] = opened
+                target, at = opened, 0
+            header = read_header(target, at)
+            attributes = header[5]
+        if stamped_here:
+            wanted = (attributes | LOG_APPEND_TIME) & ~DELETE_HORIZON
+            header = set_times(target, at, header, wanted, now)
+        elif attributes & _BROKERS_BITS:
+            header = set_times(target, at, header, attributes & ~_BROKERS_BITS, header[8])
+        stamp(target, at, offset, leader_epoch)
         batches.append((position, offset, header))
         offset += header[6] + 1
         position += size
     if not batches:
         raise ApiError(ErrorCode.INVALID_RECORD, f"{partition}: the records hold no whole batch")
-    if rebuild:
-        return _recompressed(records, batches, offset, config, partition)
+    if replaced is not None:
+        return _joined(records, batches, replaced, offset)
     return Validated(records if position == end else records[:position], batches, offset)
+
+
+def _opened(
+    batch: memoryview,
+    header: BatchHeader,
+    config: LogConfig,
+    now: int,
+    partition: str,
+    from_client: bool,
+    only_small: bool,
+) -> memoryview:
+    """The batch after it was opened: itself, or a new one under another codec."""
+    if from_client:
+        return prepare(batch, config, now, partition, only_small=only_small)
+    codec = config.target_codec
+    if codec is None or header.compression == codec or header.is_control:
+        return batch
+    try:
+        new = recompress(
+            batch, codec, config.level_for(codec), max_size=config.max_decompressed_message_bytes
+        )
+    except (InvalidRecords, CompressionError) as problem:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{partition}: {problem}") from problem
+    return memoryview(new)
+
+
+def _joined(
+    records: memoryview, batches: list[StampedBatch], replaced: dict[int, memoryview], next_offset: int
+) -> Validated:
+    """The batches one after the other, some of them in the place of others."""
+    if len(batches) == 1:
+        return Validated(replaced[0], [(0, *batches[0][1:])], next_offset)
+    data = bytearray()
+    moved: list[StampedBatch] = []
+    for index, (position, base_offset, header) in enumerate(batches):
+        moved.append((len(data), base_offset, header))
+        data += replaced.get(index) or records[position : position + header.size]
+    return Validated(memoryview(data), moved, next_offset)
 
 
 def check_replicated(
@@ -199,98 +245,17 @@ def _check_header(header: BatchHeader, size: int, config: LogConfig, partition: 
         problem = f"a batch cannot hold {count} records"
     elif count != last_delta + 1:
         problem = f"{count} records do not fit the offsets 0 to {last_delta}"
-    elif count * _SMALLEST_RECORD > (
-        config.max_decompressed_message_bytes if attributes & COMPRESSION_MASK else size - HEADER_SIZE
-    ):
-        # Records are not opened, but a batch that lies about them may not use up two billion offsets.
+    elif attributes & COMPRESSION_MASK > _MAX_CODEC:
+        problem = f"compression codec {attributes & COMPRESSION_MASK} does not exist"
+    elif count > config.max_records_per_batch:
+        problem = f"{count} records exceed max.records.per.batch={config.max_records_per_batch}"
+    elif count * _SMALLEST_RECORD > (size - HEADER_SIZE) * DENSITIES[attributes & COMPRESSION_MASK]:
+        # Records are not opened, but a batch that lies about them may not use up millions of offsets.
         problem = f"{count} records do not fit into {size} bytes"
     elif attributes & CONTROL:
         problem = "clients may not write control batches"
     elif producer_id >= 0 and sequence < 0:
         problem = f"producer {producer_id} sent sequence {sequence}"
-    elif attributes & COMPRESSION_MASK > _MAX_CODEC:
-        problem = f"compression codec {attributes & COMPRESSION_MASK} does not exist"
     else:
         return
     raise ApiError(ErrorCode.INVALID_RECORD, f"{partition}: {problem}")
-
-
-def _set_time(
-    records: memoryview, position: int, header: BatchHeader, attributes: int, max_timestamp: int
-) -> BatchHeader:
-    """Write time type and maximum timestamp into the batch and give it the CRC that goes with them."""
-    _CRC_AND_ATTRIBUTES.pack_into(records, position + _CRC_POSITION, 0, attributes)
-    _MAX_TIMESTAMP.pack_into(records, position + _MAX_TIMESTAMP_POSITION, max_timestamp)
-    with records[position + CRC_START : position + header[1] + LENGTH_OVERHEAD] as covered:
-        crc = crc32c(covered)
-    _CRC_AND_ATTRIBUTES.pack_into(records, position + _CRC_POSITION, crc, attributes)
-    return header._replace(crc=crc, attributes=attributes, max_timestamp=max_timestamp)
-
-
-def _open(batch: memoryview, config: LogConfig, partition: str) -> list[tuple[int, bytes | None]]:
-    """Timestamp and key of each record."""
-    try:
-        records = decode_batch(batch, max_size=config.max_decompressed_message_bytes)
-    except (InvalidRecords, CompressionError) as problem:
-        raise ApiError(ErrorCode.INVALID_RECORD, f"{partition}: {problem}") from problem
-    return [(record.timestamp, record.key) for record in records]
-
-
-def _require_keys(batch: memoryview, config: LogConfig, partition: str) -> None:
-    errors = [
-        RecordError(index, f"{partition}: a compacted topic takes no record without a key")
-        for index, (_, key) in enumerate(_open(batch, config, partition))
-        if key is None
-    ]
-    if errors:
-        raise InvalidRecordsError(
-            ErrorCode.INVALID_RECORD,
-            f"{partition}: {len(errors)} records have no key, which a compacted topic needs",
-            errors,
-        )
-
-
-def _refuse_times(batch: memoryview, config: LogConfig, now: int, partition: str) -> None:
-    """The header says that times are out of range: name the records, if it is true."""
-    earliest = now - config.message_timestamp_before_max_ms
-    latest = now + config.message_timestamp_after_max_ms
-    errors = [
-        RecordError(index, f"{partition}: timestamp {timestamp} is not between {earliest} and {latest}")
-        for index, (timestamp, _) in enumerate(_open(batch, config, partition))
-        if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
-    ]
-    if errors:
-        raise InvalidRecordsError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"{partition}: {len(errors)} records have a timestamp out of range",
-            errors,
-        )
-
-
-def _recompressed(
-    records: memoryview, batches: list[StampedBatch], next_offset: int, config: LogConfig, partition: str
-) -> Validated:
-    """The same batches, each under the codec of the topic."""
-    codec = config.target_codec
-    assert codec is not None
-    data = bytearray()
-    rebuilt: list[StampedBatch] = []
-    for position, base_offset, header in batches:
-        batch = records[position : position + header.size]
-        if header.compression != codec and not header.is_control:
-            try:
-                new = recompress(
-                    batch, codec, config.level_for(codec), max_size=config.max_decompressed_message_bytes
-                )
-            except (InvalidRecords, CompressionError) as problem:
-                raise ApiError(ErrorCode.INVALID_RECORD, f"{partition}: {problem}") from problem
-            batch = memoryview(new)
-            if len(batch) > config.max_message_bytes:
-                raise ApiError(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"{partition}: a batch of {len(batch)} bytes after compression with "
-                    f"{config.compression_type} is larger than max.message.bytes={config.max_message_bytes}",
-                )
-        rebuilt.append((len(data), base_offset, read_header(batch)))
-        data += batch
-    return Validated(memoryview(data), rebuilt, next_offset)

@@ -371,6 +371,61 @@ def timestamps_out_of_the_ordinary(peer: Peer, version: int) -> Answers:
     yield "the end", peer.list_offsets(topic, {0: LATEST}, 7)
 
 
+@scenario()
+def times_that_the_header_does_not_tell(peer: Peer, version: int) -> Answers:
+    """Base and maximum timestamp of the header against what the records say."""
+    day = 86_400_000
+    later, earlier = forge.record(0) + forge.record(1, 5000), forge.record(0) + forge.record(1, -5000)
+    lies: dict[str, tuple[bytes, dict[str, int]]] = {
+        "none": (later, {"max_timestamp": -1}),
+        "below none": (later, {"max_timestamp": -2}),
+        "zero": (later, {"max_timestamp": 0}),
+        "before the base": (later, {"max_timestamp": peer.now - 1}),
+        "lower": (later, {"max_timestamp": peer.now}),
+        "higher": (later, {"max_timestamp": peer.now + 6000}),
+        "far ahead and not true": (later, {"max_timestamp": peer.now + 30 * day}),
+        "far ahead and true, without a maximum": (
+            forge.record(0) + forge.record(1, 30 * day),
+            {"max_timestamp": -1},
+        ),
+        "base at the end of time": (later, {"base_timestamp": 2**63 - 1}),
+        "base before the beginning of time": (later, {"base_timestamp": -(2**63)}),
+        "base -1 and records with times": (
+            forge.record(0, peer.now) + forge.record(1, 5),
+            {"base_timestamp": -1},
+        ),
+        "neither": (forge.record(0) + forge.record(1), {"base_timestamp": -1, "max_timestamp": -1}),
+    }
+    for codec in (Codec.NONE, Codec.ZSTD):
+        for name, (body, fields) in lies.items():
+            topic = peer.topic(f"{codec.name}-{name.replace(' ', '-').replace(',', '')}")
+            data = forge.batch(compress(codec, body), count=2, now=peer.now, attributes=int(codec), **fields)
+            yield f"{name}, {codec.name}", peer.produce(topic, data, 9)
+            yield (
+                f"{name}, {codec.name}, in the log",
+                [h.max_timestamp for h in _headers(_log(peer, topic).records)],
+            )
+    strict = peer.topic("strict", configs={"message.timestamp.before.max.ms": str(3_600_000 + 600_000)})
+    yield "within", peer.produce(strict, forge.batch(earlier, count=2, now=peer.now), 9)
+    late = forge.batch(forge.record(0) + forge.record(1, -3_600_000), count=2, now=peer.now)
+    yield "the second is too old", peer.produce(strict, late, 9)
+
+
+@scenario()
+def offset_deltas_in_a_compacted_topic(peer: Peer, version: int) -> Answers:
+    for codec in (Codec.NONE, Codec.ZSTD):
+        for name, body, count in (
+            ("negative", forge.record(-1), 1),
+            ("a million", forge.record(1_000_000), 1),
+            ("with a gap", forge.record(0) + forge.record(2), 2),
+        ):
+            topic = peer.topic(
+                f"{codec.name}-{name.replace(' ', '-')}", configs={"cleanup.policy": "compact"}
+            )
+            data = forge.batch(compress(codec, body), count=count, now=peer.now, attributes=int(codec))
+            yield f"{name}, {codec.name}", peer.produce(topic, data, 9)
+
+
 @scenario(ProduceRequest)
 def topics_stamped_by_the_broker(peer: Peer, version: int) -> Answers:
     topic = peer.topic("t", configs={"message.timestamp.type": "LogAppendTime"})

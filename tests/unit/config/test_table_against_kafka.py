@@ -22,12 +22,7 @@ from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, Des
 pytestmark = pytest.mark.slow
 
 DEFAULT = 5
-OWN_KEYS = {
-    "auto.create.topics.per.minute",
-    "log.dir.min.free.bytes",
-    "max.decompressed.message.bytes",
-    "max.partitions",
-}
+OWN_KEYS = {name for name, key in BROKER_KEYS.items() if key.doc.endswith("Ottla's own key.")}
 OWN_DEFAULTS = {
     "node.id",
     "log.dir",

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from ottla.protocol.batches import BatchHeader, crc_matches, headers, read_header
-from ottla.protocol.compression import Codec
+from ottla.protocol.batches import DELETE_HORIZON, BatchHeader, crc_matches, headers, read_header
+from ottla.protocol.compression import Codec, compress
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.records import Record, decode_batch, encode_batch
+from ottla.protocol.varints import append_varint
+from ottla.storage.inspection import prepare
 from ottla.storage.log_config import LogConfig
-from ottla.storage.validation import InvalidRecordsError, Validated, validate_and_stamp
+from ottla.storage.validation import InvalidRecordsError, OpenElsewhere, Validated, validate_and_stamp
 from unit.storage.logs import MAX_SIZE, T0, batch, from_producer
 
 
@@ -225,3 +227,161 @@ def test_a_bomb_does_not_unpack() -> None:
 def test_the_smallest_records_there_are_fit(codec: Codec) -> None:
     smallest = memoryview(encode_batch([Record(i, T0, b"", b"", []) for i in range(60)], codec=codec))
     assert validate(smallest).next_offset == 160
+
+
+# -- times that the header does not tell -----------------------------------------------------------------
+
+
+def with_times(*deltas: int, codec: int = 0, base: int = T0, max_timestamp: int = -1) -> memoryview:
+    """Records at `base` plus the deltas under a header that says what it is told to say."""
+    records = [Record(index, base + delta, b"k", b"v", []) for index, delta in enumerate(deltas)]
+    data = memoryview(encode_batch(records, codec=codec))
+    return with_header(data, max_timestamp=max_timestamp)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("claimed", [-1, -2, 0, T0 - 1])
+def test_a_max_timestamp_that_cannot_be_true_is_computed_from_the_records(codec: Codec, claimed: int) -> None:
+    data = with_times(0, 5000, 300, codec=codec, max_timestamp=claimed)
+    validated = validate(data)
+    header = read_header(data)
+    assert header.max_timestamp == validated.batches[0][2].max_timestamp == T0 + 5000
+    assert crc_matches(data, 0, header)
+
+
+def test_times_too_far_ahead_are_refused_when_the_header_has_no_max_timestamp() -> None:
+    problem = refused(with_times(0, 10 * 86_400_000))
+    assert isinstance(problem, InvalidRecordsError)
+    assert problem.code == ErrorCode.INVALID_TIMESTAMP
+    assert [error.batch_index for error in problem.record_errors] == [1]
+
+
+@pytest.mark.parametrize("base", [2**63 - 1, -(2**63)])
+def test_a_base_timestamp_at_the_end_of_time_is_refused(base: int) -> None:
+    data = with_header(batch(1), base_timestamp=base, max_timestamp=T0)
+    assert refused(data).code == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_timestamps_beyond_64_bits_are_refused_whatever_the_topic_allows() -> None:
+    data = with_header(batch(2, step=1000), base_timestamp=2**63 - 1, max_timestamp=2**63 - 1)
+    problem = refused(data, message_timestamp_after_max_ms=2**63 - 1)
+    assert problem.code == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_a_record_older_than_the_first_counts_for_the_oldest_time_allowed() -> None:
+    data = with_times(0, -5000, max_timestamp=T0)
+    problem = refused(data, message_timestamp_before_max_ms=1000)
+    assert isinstance(problem, InvalidRecordsError)
+    assert [error.batch_index for error in problem.record_errors] == [1]
+
+
+def test_a_batch_without_any_times_keeps_none() -> None:
+    data = batch(2, timestamp=-1, step=0)
+    validate(data)
+    assert read_header(data).max_timestamp == -1
+
+
+def test_an_answer_names_a_hundred_refused_records_and_counts_the_others() -> None:
+    problem = refused(batch(250, timestamp=T0 + 7_200_000))
+    assert isinstance(problem, InvalidRecordsError)
+    assert [error.batch_index for error in problem.record_errors] == list(range(100))
+    assert "250 records" in problem.message
+
+
+# -- records that are not what the header promises -------------------------------------------------------
+
+
+def forged(body: bytes, count: int = 1, codec: int = 0) -> memoryview:
+    whole = bytearray(batch(1)[:61]) + compress(codec, body)
+    return with_header(
+        memoryview(whole),
+        batch_length=len(whole) - 12,
+        attributes=codec,
+        record_count=count,
+        last_offset_delta=count - 1,
+    )
+
+
+def one_record(offset_delta: int) -> bytes:
+    record = bytearray(b"\0\0")
+    append_varint(record, offset_delta)
+    record += b"\x02k\x02v\0"
+    return bytes([2 * len(record)]) + bytes(record)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize(
+    "body", [one_record(-1), one_record(1_000_000), one_record(0) + b"rest", b"\xa7" * 40]
+)
+def test_a_compacted_topic_takes_only_records_that_can_be_read(codec: Codec, body: bytes) -> None:
+    problem = refused(forged(body, codec=codec), cleanup_policy=("compact",))
+    assert problem.code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_one_byte_of_compressed_records_cannot_hold_a_million_of_them(codec: Codec) -> None:
+    whole = memoryview(bytearray(batch(1)[:61]) + b"\0")
+    data = with_header(
+        whole, batch_length=50, attributes=codec, record_count=900_000, last_offset_delta=899_999
+    )
+    assert refused(data).code == ErrorCode.INVALID_RECORD
+
+
+def test_more_records_than_max_records_per_batch_are_refused() -> None:
+    assert refused(batch(6), max_records_per_batch=5).code == ErrorCode.INVALID_RECORD
+    assert validate(batch(5), max_records_per_batch=5).next_offset == 105
+
+
+@pytest.mark.parametrize("time_type", ["CreateTime", "LogAppendTime"])
+def test_a_delete_horizon_set_by_a_client_is_taken_back(time_type: str) -> None:
+    data = with_header(batch(1), attributes=DELETE_HORIZON)
+    validate(data, message_timestamp_type=time_type)
+    header = read_header(data)
+    assert not header.attributes & DELETE_HORIZON
+    assert crc_matches(data, 0, header)
+
+
+# -- what takes long is left to a thread ----------------------------------------------------------------
+
+
+def validate_small(data: memoryview, config: LogConfig, prepared_under: LogConfig | None = None) -> Validated:
+    return validate_and_stamp(data, 0, 0, config, T0, "t-0", only_small=True, prepared_under=prepared_under)
+
+
+@pytest.mark.parametrize(
+    ("data", "config"),
+    [
+        (batch(5000), LogConfig(cleanup_policy=("compact",))),
+        (batch(1, value=bytes(300_000), codec=Codec.ZSTD), LogConfig(cleanup_policy=("compact",))),
+        (
+            memoryview(encode_batch([Record(0, T0, b"k", b"v", [("h", None)] * 5000)])),
+            LogConfig(cleanup_policy=("compact",)),
+        ),
+        (batch(2, value=b"x" * 20_000), LogConfig(compression_type="zstd")),
+        (with_times(*range(5000)), LogConfig()),
+        (batch(5000, timestamp=T0 + 10**8), LogConfig()),
+        (batch(5000), LogConfig(message_timestamp_before_max_ms=10**9)),
+    ],
+    ids=["records", "decompressed", "headers", "recompressed", "no-max-timestamp", "ahead", "before"],
+)
+def test_a_batch_that_takes_long_to_open_is_not_opened_on_the_loop(
+    data: memoryview, config: LogConfig
+) -> None:
+    before = bytes(data)
+    with pytest.raises(OpenElsewhere):
+        validate_small(data, config)
+    assert bytes(data) == before
+
+
+def test_what_was_prepared_under_the_same_configuration_is_not_opened_again() -> None:
+    config = LogConfig(cleanup_policy=("compact",), compression_type="lz4")
+    data = with_times(*range(5000))
+    pauses: list[int] = []
+    prepared = prepare(data, config, T0, "t-0", pause=lambda: pauses.append(1))
+    assert len(pauses) > 10
+    validated = validate_small(prepared, config, prepared_under=config)
+    header = read_header(validated.data)
+    assert (header.compression, header.max_timestamp, validated.next_offset) == (Codec.LZ4, T0 + 4999, 5000)
+    assert crc_matches(validated.data, 0, header)
+    with pytest.raises(OpenElsewhere):
+        validate_small(prepared, LogConfig(cleanup_policy=("compact",)), prepared_under=config)
