@@ -26,6 +26,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_surroundings import GroupSurroundings
 from ottla.broker.handlers import HANDLERS, advertised_by
+from ottla.broker.inspections import Inspections
 from ottla.broker.lane import Lane
 from ottla.broker.limits import group_settings, limits_of, topic_defaults
 from ottla.broker.maintenance import Maintenance
@@ -118,6 +119,7 @@ class Broker:
         self._lane = Lane(self._loop, self._loop.time)
         self._server = Server(Dispatcher(self, HANDLERS, self._lane), limits_of(self.config), self._sockets)
         self.creation_rate = CreationRate()
+        self.inspections = Inspections(self._server.memory.count)
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None
         self._leaving = AsyncExitStack()
@@ -251,6 +253,7 @@ class Broker:
         await self._server.drain()
         await self._leave_cluster()
         marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
+        self.inspections.close()
         await self.in_thread(partial(self.directory.close, marks))
         self._threads.shutdown()
         logger.info("broker %d stopped cleanly", self.node_id)
@@ -259,6 +262,7 @@ class Broker:
         """Let go of everything without a clean end, as a crash would: files stay as they are."""
         self._server.abort()
         self._lane.clear()
+        self.inspections.close()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self.groups.stop()

@@ -122,15 +122,28 @@ class Dispatcher:
         return context.frame(self._handlers[API_VERSIONS](self._broker, None, context))
 
     def _run(self, response: Coroutine[Any, Any, Any]) -> Pending:
-        """Let a coroutine answer. It runs to its end even if the client goes: what it began, it finishes."""
-        pending = Pending()
+        """Let a coroutine answer. It runs to its end even if the client goes: what it began, it finishes.
+
+        Its answer may be one that comes later still, which is given up when the client has gone.
+        """
+        gone = asyncio.Event()
+        pending = Pending(gone.set)
         task = asyncio.get_running_loop().create_task(response)
         self._tasks.add(task)
 
         def done(task: asyncio.Task[Any]) -> None:
             self._tasks.discard(task)
-            if not task.cancelled():
-                pending.resolve(task.exception() or task.result())
+            if task.cancelled():
+                return
+            answer = task.exception() or task.result()
+            if not isinstance(answer, Pending):
+                pending.resolve(answer)
+            elif gone.is_set():
+                answer.cancel()
+            else:
+                answer.encode_by(lambda message: message)
+                answer.deliver_to(pending.resolve)
+                pending.on_cancel = answer.cancel
 
         task.add_done_callback(done)
         return pending

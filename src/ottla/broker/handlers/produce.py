@@ -7,13 +7,19 @@ them, which is when the high watermark has passed them. Version 13 names topics 
 A request brings exactly one batch for a partition. What the request itself may not contain is refused here,
 with no log start in the answer; what the log does not take is refused by the log, and then the answer says
 where it starts, by which a producer knows whether its earlier batches were deleted meanwhile.
+
+A batch that has to be opened and is large is copied and opened beside the event loop (`Inspections`); the
+request is answered when that is done. Nothing overtakes it: its connection reads no further request
+meanwhile, and what the same request brings for the same partition behind it waits as well.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
@@ -32,7 +38,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from ottla.replication.partition import Partition
-from ottla.storage.validation import InvalidRecordsError
+from ottla.storage.validation import InvalidRecordsError, OpenElsewhere
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -54,11 +60,31 @@ _WITHOUT_LOG_START = (
 _Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
 
 
+@dataclass(slots=True)
+class _Late:
+    """A batch that is opened beside the loop, and the place in the response for what comes of it."""
+
+    topic: str
+    index: int
+    records: memoryview
+    answer: PartitionProduceResponse
+
+
+@dataclass(slots=True)
+class _Appends:
+    """One request under way."""
+
+    broker: Broker
+    request: ProduceRequest
+    version: int
+    waiting: list[_Unacknowledged] = field(default_factory=list)
+    late: list[_Late] = field(default_factory=list)
+
+
 def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
-) -> ProduceResponse | Pending | None:
-    acks = request.acks
-    waiting: list[_Unacknowledged] = []
+) -> ProduceResponse | Pending | Coroutine[Any, Any, ProduceResponse | Pending | None] | None:
+    appends = _Appends(broker, request, context.version)
     topics = []
     for topic in request.topic_data:
         if not topic.partition_data:
@@ -68,56 +94,114 @@ def produce(
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partition_responses=[
-                    _append(broker, name, data, request, context.version, waiting)
-                    for data in topic.partition_data
-                ],
+                partition_responses=[_append(appends, name, data) for data in topic.partition_data],
             )
         )
     response = ProduceResponse(responses=topics)
+    if appends.late:
+        return _append_late(appends, response)
+    return _answer(appends, response)
+
+
+def _answer(appends: _Appends, response: ProduceResponse) -> ProduceResponse | Pending | None:
+    """The answer, once every batch has been appended or refused."""
+    request = appends.request
+    acks = request.acks
     if acks == 0:
         _close_on_error(response)
         return None
-    waiting = [w for w in waiting if not _settled(w, acks)]
+    waiting = [w for w in appends.waiting if not _settled(w, acks)]
     if not waiting:
         return response
-    return _wait(broker, request.timeout_ms, acks, waiting, response)
+    return _wait(appends.broker, request.timeout_ms, acks, waiting, response)
 
 
-def _append(
-    broker: Broker,
-    topic: str | None,
-    data: PartitionProduceData,
-    request: ProduceRequest,
-    version: int,
-    waiting: list[_Unacknowledged],
-) -> PartitionProduceResponse:
-    acks = request.acks
+def _append(appends: _Appends, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
+    request = appends.request
     log_start = -1
     try:
-        if not -1 <= acks <= 1:
+        if not -1 <= request.acks <= 1:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = broker.replicas.leader(topic, data.index)
-        if topic in INTERNAL_TOPICS:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
-        if acks == _ALL:
-            partition.check_in_sync()
-        records = _one_batch(data.records, request.transactional_id, version)
+        partition = _writable(appends, topic, data.index)
+        records = _one_batch(data.records, request.transactional_id, appends.version)
         log_start = partition.log.log_start_offset
-        broker.space.admit(len(records))
-        info = partition.append(records)
+        appends.broker.space.admit(len(records))
+        if appends.late and any(one.topic == topic and one.index == data.index for one in appends.late):
+            raise OpenElsewhere
+        info = partition.append(records, only_small=True)
     except ApiError as error:
         return _refusal(data.index, error, log_start)
+    except OpenElsewhere:
+        assert topic is not None
+        answer = PartitionProduceResponse(index=data.index)
+        copy = appends.broker.inspections.copy(records)
+        appends.late.append(_Late(topic, data.index, copy, answer))
+        return answer
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=info.first_offset,
         log_append_time_ms=info.append_time_ms,
         log_start_offset=info.log_start_offset,
     )
-    waiting.append((partition, info.last_offset + 1, answer))
+    appends.waiting.append((partition, info.last_offset + 1, answer))
     return answer
+
+
+def _writable(appends: _Appends, topic: str, index: int) -> Partition:
+    """The partition, if it may be written to by this request."""
+    partition = appends.broker.replicas.leader(topic, index)
+    if topic in INTERNAL_TOPICS:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
+    if appends.request.acks == _ALL:
+        partition.check_in_sync()
+    return partition
+
+
+async def _append_late(appends: _Appends, response: ProduceResponse) -> ProduceResponse | Pending | None:
+    for one in appends.late:
+        try:
+            await _append_one_late(appends, one)
+        finally:
+            appends.broker.inspections.release(one.records)
+    return _answer(appends, response)
+
+
+async def _append_one_late(appends: _Appends, one: _Late) -> None:
+    """Open the batch in a thread and append it, if what the log asks for is still the same by then."""
+    broker, answer = appends.broker, one.answer
+    records, prepared_under = one.records, None
+    log_start = -1
+    try:
+        while True:
+            # What was true before the batch was opened need not be true any more.
+            partition = _writable(appends, one.topic, one.index)
+            log_start = partition.log.log_start_offset
+            try:
+                info = partition.append(records, prepared_under=prepared_under, only_small=True)
+                break
+            except OpenElsewhere:
+                prepared_under = partition.log.config
+                records = await broker.inspections.prepare(
+                    one.records, prepared_under, broker.clock.now_ms(), partition.log.name
+                )
+    except ApiError as error:
+        _fill(answer, _refusal(one.index, error, log_start))
+        return
+    answer.base_offset = info.first_offset
+    answer.log_append_time_ms = info.append_time_ms
+    answer.log_start_offset = info.log_start_offset
+    appends.waiting.append((partition, info.last_offset + 1, answer))
+
+
+def _fill(answer: PartitionProduceResponse, other: PartitionProduceResponse) -> None:
+    answer.error_code = other.error_code
+    answer.base_offset = other.base_offset
+    answer.log_append_time_ms = other.log_append_time_ms
+    answer.log_start_offset = other.log_start_offset
+    answer.record_errors = other.record_errors
+    answer.error_message = other.error_message
 
 
 def _one_batch(records: memoryview | None, transactional_id: str | None, version: int) -> memoryview:

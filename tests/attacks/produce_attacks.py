@@ -1,0 +1,109 @@
+"""Produce requests whose batches are costly to look into, or that make the broker keep much."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from attacks.attack import MB, Target, attack
+from attacks.forged import ZSTD, batch, now_ms, produce_request, record, smallest_records, zstd
+
+_HOUR = 3_600_000
+_INVALID_TIMESTAMP, _INVALID_RECORD = 32, 87
+_VERSION = 9
+
+
+def _produce(target: Target, topic: str, records: bytearray) -> Any:
+    with target.client() as client:
+        answer = client.call(produce_request(topic, records), _VERSION)
+    return answer.responses[0].partition_responses[0]
+
+
+@cache
+def _many_records(count: int) -> bytes:
+    return zstd(smallest_records(count, key=b""))
+
+
+@attack(
+    "19 million tiny compressed records in 12 KB, with a lying max timestamp",
+    prepare=lambda t: _topic(t, "t"),
+)
+def nineteen_million_records(target: Target) -> None:
+    # 19 million times 7 bytes, as a client would hide them; the bytes repeat, which no reader gets to see.
+    bomb = zstd(bytes(19_000_000 * 7))
+    answer = _produce(target, "t", batch(bomb, count=19_000_000, attributes=ZSTD, max_timestamp=-1))
+    assert answer.error_code == _INVALID_RECORD
+
+
+@attack("300,000 tiny compressed records without a max timestamp", prepare=lambda t: _topic(t, "t"))
+def many_records_to_be_opened(target: Target) -> None:
+    body = _many_records(300_000)
+    answer = _produce(target, "t", batch(body, count=300_000, attributes=ZSTD, max_timestamp=-1))
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+
+
+@attack(
+    "300,000 tiny compressed records too far ahead", prepare=lambda t: _topic(t, "t"), kafka_takes_it=True
+)
+def many_records_too_far_ahead(target: Target) -> None:
+    ahead = now_ms() + 25 * _HOUR
+    body = _many_records(300_000)
+    answer = _produce(target, "t", batch(body, count=300_000, now=ahead, attributes=ZSTD))
+    assert answer.error_code == _INVALID_TIMESTAMP
+    assert 0 < len(answer.record_errors) <= 100
+
+
+@attack("an honest producer two hours ahead, 10,000-record batches", prepare=lambda t: _topic(t, "t"))
+def an_honest_producer_two_hours_ahead(target: Target) -> None:
+    body = smallest_records(10_000)
+    for _ in range(10):
+        answer = _produce(target, "t", batch(body, count=10_000, now=now_ms() + 2 * _HOUR))
+        assert answer.error_code == _INVALID_TIMESTAMP
+        assert 0 < len(answer.record_errors) <= 100
+
+
+@attack(
+    "300,000 tiny compressed records to a compacted topic",
+    prepare=lambda t: _topic(t, "t", cleanup_policy="compact"),
+)
+def many_records_to_a_compacted_topic(target: Target) -> None:
+    answer = _produce(target, "t", batch(_many_records(300_000), count=300_000, attributes=ZSTD))
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+
+
+@attack(
+    "records with hundreds of thousands of headers to a compacted topic",
+    prepare=lambda t: _topic(t, "t", cleanup_policy="compact"),
+)
+def many_headers(target: Target) -> None:
+    body = zstd(record(headers=900_000))
+    assert _produce(target, "t", batch(body, attributes=ZSTD)).error_code == 0
+    body = zstd(record(headers=1_100_000))
+    assert _produce(target, "t", batch(body, attributes=ZSTD)).error_code == _INVALID_RECORD
+
+
+@attack(
+    "many small batches that have to be opened, pipelined",
+    prepare=lambda t: _topic(t, "t", cleanup_policy="compact"),
+)
+def many_small_batches_to_be_opened(target: Target) -> None:
+    request = produce_request("t", batch(zstd(smallest_records(300, key=b"")), count=300, attributes=ZSTD))
+    with target.client() as client:
+        client.socket.sendall(b"".join(client.frame(request, _VERSION) for _ in range(300)))
+        for _ in range(300):
+            assert client.receive().responses[0].partition_responses[0].error_code == 0
+
+
+@attack(
+    "a large batch to be compressed anew at the highest level",
+    prepare=lambda t: _topic(t, "t", compression_type="zstd", compression_zstd_level=22),
+    memory=256 * MB,
+)
+def a_large_batch_to_be_recompressed(target: Target) -> None:
+    body = b"".join(record(n, 0, b"%d" % n, b"%x" % (n * 7919) * 20) for n in range(5_000))
+    for _ in range(2):
+        assert _produce(target, "t", batch(body[:], count=5_000)).error_code == 0
+
+
+def _topic(target: Target, name: str, **configs: object) -> None:
+    target.create_topic(name, **configs)

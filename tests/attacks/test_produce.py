@@ -1,0 +1,181 @@
+"""What a producer may not do to others, however its batches are made; the broker is a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attacks.attack import Target
+from attacks.forged import ZSTD, batch, now_ms, produce_request, record, smallest_records, zstd
+from broker_process import BrokerProcess
+from ottla.protocol.batches import DELETE_HORIZON, BatchHeader, crc_matches, headers
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+_VERSION = 9
+_INVALID_RECORD = 87
+_INVALID_TIMESTAMP = 32
+_MAX_TIMESTAMP = -3
+_LARGE = 20_000
+"""Records of a batch that is opened beside the event loop."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    folder: Path = tmp_path_factory.mktemp("broker")
+    with BrokerProcess(folder) as broker:
+        assert broker.process is not None
+        yield Target(broker.bootstrap_servers, broker.process.pid)
+        assert "Traceback" not in broker.output.read_text()
+
+
+_made = 0
+
+
+def new_topic(target: Target, **configs: object) -> str:
+    global _made
+    _made += 1
+    name = f"t{_made}"
+    target.create_topic(name, **configs)
+    return name
+
+
+def produce(target: Target, topic: str, records: bytes | bytearray) -> Any:
+    with target.client() as client:
+        answer = client.call(produce_request(topic, records), _VERSION)
+    return answer.responses[0].partition_responses[0]
+
+
+def stored(target: Target, topic: str) -> list[BatchHeader]:
+    with target.client() as client:
+        records = client.fetch(topic, 0).records
+    found = list(headers(records))
+    assert all(crc_matches(records, position, header) for position, header in found)
+    return [header for _, header in found]
+
+
+def list_offset(target: Target, topic: str, timestamp: int) -> tuple[int, int]:
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
+    with target.client() as client:
+        found = client.call(request, 7).topics[0].partitions[0]
+    return found.offset, found.timestamp
+
+
+@pytest.mark.parametrize("count", [2, _LARGE])
+def test_a_client_that_sends_no_max_timestamp_gets_the_true_one(target: Target, count: int) -> None:
+    """Old clients do; with -1 in the header their records were older than everything for retention."""
+    topic = new_topic(target)
+    now = now_ms()
+    body = smallest_records(count - 1) + record(count - 1, 5000)
+    assert produce(target, topic, batch(body, count=count, now=now, max_timestamp=-1)).error_code == 0
+    assert [header.max_timestamp for header in stored(target, topic)] == [now + 5000]
+    assert list_offset(target, topic, _MAX_TIMESTAMP) == (count - 1, now + 5000)
+    assert list_offset(target, topic, now + 1) == (count - 1, now + 5000)
+
+
+def test_ten_days_ahead_is_refused_without_a_max_timestamp_too(target: Target) -> None:
+    topic = new_topic(target)
+    ahead = batch(record(0, 10 * 86_400_000), max_timestamp=-1)
+    assert produce(target, topic, ahead).error_code == _INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize(
+    "body",
+    [record(-1), record(1_000_000), b"\xa7" * 60],
+    ids=["negative-delta", "delta-of-a-million", "random-bytes"],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_compacted_topic_refuses_what_compaction_could_not_read(
+    target: Target, body: bytes, compressed: bool
+) -> None:
+    topic = new_topic(target, cleanup_policy="compact")
+    packed, attributes = (zstd(body), ZSTD) if compressed else (body, 0)
+    assert produce(target, topic, batch(packed, attributes=attributes)).error_code == _INVALID_RECORD
+    assert produce(target, topic, batch(record())).base_offset == 0
+
+
+def test_62_bytes_do_not_use_millions_of_offsets(target: Target) -> None:
+    topic = new_topic(target)
+    for count in (19_000_000, 900_000):
+        tiny = batch(b"\0", count=count, attributes=ZSTD)
+        assert produce(target, topic, tiny).error_code == _INVALID_RECORD
+    assert produce(target, topic, batch(record())).base_offset == 0
+
+
+def test_the_delete_horizon_is_the_brokers(target: Target) -> None:
+    topic = new_topic(target, cleanup_policy="compact")
+    assert produce(target, topic, batch(record(), attributes=DELETE_HORIZON)).error_code == 0
+    assert [header.attributes for header in stored(target, topic)] == [0]
+
+
+def _sequenced(sequence: int, count: int) -> bytearray:
+    return batch(
+        smallest_records(count, key=b"k"),
+        count=count,
+        producer_id=77,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+
+
+def test_a_small_batch_does_not_overtake_a_large_one_before_it(target: Target) -> None:
+    """Requests of one connection are answered in their order, though the first is opened in a thread."""
+    topic = new_topic(target, cleanup_policy="compact")
+    with target.client() as client:
+        sent = [
+            _sequenced(0, _LARGE),
+            _sequenced(_LARGE, 1),
+            _sequenced(0, _LARGE),
+            _sequenced(_LARGE + 1, 2),
+        ]
+        client.socket.sendall(b"".join(client.frame(produce_request(topic, b), _VERSION) for b in sent))
+        answers = [client.receive().responses[0].partition_responses[0] for _ in sent]
+    assert [(a.error_code, a.base_offset) for a in answers] == [(0, 0), (0, _LARGE), (0, 0), (0, _LARGE + 1)]
+
+
+def test_a_partition_named_twice_gets_its_batches_in_order(target: Target) -> None:
+    topic = new_topic(target, cleanup_policy="compact")
+    parts = [PartitionProduceData(index=0, records=b) for b in (_sequenced(0, _LARGE), _sequenced(_LARGE, 1))]
+    data = [TopicProduceData(name=topic, partition_data=parts)]
+    with target.client() as client:
+        answer = client.call(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data), _VERSION)
+    found = [(a.error_code, a.base_offset) for a in answer.responses[0].partition_responses]
+    assert found == [(0, 0), (0, _LARGE)]
+
+
+def test_acks_0_stays_in_order_and_closes_the_connection_when_a_large_batch_is_refused(
+    target: Target,
+) -> None:
+    topic = new_topic(target, cleanup_policy="compact")
+    with target.client() as client:
+        client.socket.sendall(client.frame(produce_request(topic, _sequenced(0, _LARGE), acks=0), _VERSION))
+        client._sent.clear()
+        answer = client.call(produce_request(topic, _sequenced(_LARGE, 1)), _VERSION)
+        assert answer.responses[0].partition_responses[0].base_offset == _LARGE
+        keyless = batch(smallest_records(_LARGE), count=_LARGE)
+        client.send(produce_request(topic, keyless, acks=0), _VERSION)
+        assert client.is_closed(within=30)
+
+
+def test_a_batch_whose_client_has_gone_is_appended_all_the_same(target: Target) -> None:
+    topic = new_topic(target, cleanup_policy="compact")
+    with target.client() as client:
+        client.send(produce_request(topic, _sequenced(0, _LARGE)), _VERSION)
+    with target.client() as client:
+        # The other connection's bytes may still be on their way: ask until they are in.
+        for _ in range(10_000):
+            if client.fetch(topic, 0, max_wait_ms=10).high_watermark == _LARGE:
+                return
+    pytest.fail("the batch was not appended")
+
+
+def test_a_large_batch_is_refused_with_as_many_names_as_an_answer_may_hold(target: Target) -> None:
+    topic = new_topic(target, cleanup_policy="compact")
+    answer = produce(target, topic, batch(smallest_records(_LARGE), count=_LARGE))
+    assert answer.error_code == _INVALID_RECORD
+    assert [error.batch_index for error in answer.record_errors] == list(range(100))
+    assert f"{_LARGE} records have no key" in answer.error_message
