@@ -45,6 +45,8 @@ _TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers eac
 _TAIL_SHORTEST = 64
 _RESERVES_FROM = 16 * 1024 * 1024  # a segment of this size goes on growing, and has room set aside for it
 _RESERVED_AHEAD = 4 * 1024 * 1024
+_YOUNGEST_ROLLED_MS = 10_000
+_SMALLEST_ROLLED = 1024 * 1024
 REBUILD_INTERVAL = 4096  # of an index that turns out to be damaged when it is first used
 
 
@@ -435,12 +437,18 @@ class Segment:
             waited = max_timestamp - first_timestamp
         else:
             waited = now_ms - self.created_ms
-        if waited > config.longest_segment_ms - self._jitter(config):
+        if waited > config.longest_segment_ms - self._jitter(config) and not self._is_fresh(config, now_ms):
             return True
         index, time_index = self._index, self._time_index
         return (index is not None and (len(index) + 1) * OFFSET_ENTRY_SIZE > config.segment_index_bytes) or (
             time_index is not None and (len(time_index) + 2) * TIME_ENTRY_SIZE > config.segment_index_bytes
         )
+
+    def _is_fresh(self, config: LogConfig, now_ms: int) -> bool:
+        """Too young and too small to be rolled for the times of its records: a producer that writes them
+        weeks apart would make a segment, with all its files, of each batch."""
+        youngest = min(_YOUNGEST_ROLLED_MS, config.longest_segment_ms)
+        return self.size < _SMALLEST_ROLLED and 0 <= now_ms - self.created_ms < youngest
 
     def _jitter(self, config: LogConfig) -> int:
         """Keeps many partitions from rolling at one moment; the same for a segment after a restart."""

@@ -10,7 +10,7 @@ from ottla.protocol.batches import CRC_START, HEADER_SIZE, headers, read_header
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
+from ottla.storage.log_config import DAY_MS, LogConfig
 from unit.storage.logs import T0, Store, batch, from_producer, offsets, read_all, values
 
 CRC = Struct(">I")
@@ -247,11 +247,24 @@ class TestRolling:
         log.roll()
         assert len(log.segments) == 1
 
-    def test_a_segment_is_rolled_when_its_records_span_segment_ms(self, log: Log) -> None:
+    def test_a_segment_is_rolled_when_its_records_span_segment_ms(self, store: Store) -> None:
+        log = store.log
         log.configure(LogConfig(segment_ms=1000))
+        store.clock.advance(2000)
         for timestamp in (0, 900, 1000, 1001, 1500):
             log.append(batch(1, timestamp=T0 + timestamp), 0)
         assert [info.base_offset for info in log.segments] == [0, 3]
+
+    def test_records_weeks_apart_do_not_make_a_segment_of_each_batch(self, store: Store) -> None:
+        for week in range(200):
+            store.log.append(batch(1, timestamp=T0 - (200 - week) * 8 * DAY_MS), 0)
+            store.clock.advance(100)
+        assert len(store.log.segments) == 2
+
+    def test_a_segment_of_some_size_is_rolled_by_the_times_of_its_records_at_once(self, store: Store) -> None:
+        for week in range(4):
+            store.log.append(batch(1, timestamp=T0 - (4 - week) * 8 * DAY_MS, value=bytes(600_000)), 0)
+        assert [info.base_offset for info in store.log.segments] == [0, 2]
 
     def test_without_timestamps_the_age_of_the_segment_counts(self, store: Store) -> None:
         store.log.configure(LogConfig(segment_ms=1000))
@@ -267,7 +280,9 @@ class TestRolling:
 
     def test_jitter_shortens_segment_ms_the_same_way_each_time(self) -> None:
         def first_roll() -> int:
-            log = Store(segment_ms=1000, segment_jitter_ms=900).log
+            store = Store(segment_ms=1000, segment_jitter_ms=900)
+            log = store.log
+            store.clock.advance(2000)
             for timestamp in range(0, 1100, 10):
                 log.append(batch(1, timestamp=T0 + timestamp), 0)
                 if len(log.segments) == 2:
