@@ -7,6 +7,7 @@ from typing import Any
 
 from attacks.attack import MB, Target, attack
 from attacks.forged import ZSTD, batch, now_ms, produce_request, record, smallest_records, zstd
+from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 
 _HOUR = 3_600_000
 _INVALID_TIMESTAMP, _INVALID_RECORD = 32, 87
@@ -107,3 +108,37 @@ def a_large_batch_to_be_recompressed(target: Target) -> None:
 
 def _topic(target: Target, name: str, **configs: object) -> None:
     target.create_topic(name, **configs)
+
+
+@attack("12,000 invented producer ids", prepare=lambda t: _topic(t, "t", segment_bytes=1 << 20))
+def many_producer_ids(target: Target) -> None:
+    """Each would be remembered for a day, and all of them written down at each roll."""
+    with target.client() as client:
+        for first in range(1_000_000, 1_012_000, 500):
+            requests = [
+                produce_request(
+                    "t", batch(record(), producer_id=p, producer_epoch=0, base_sequence=0), acks=1
+                )
+                for p in range(first, first + 500)
+            ]
+            client.socket.sendall(b"".join(client.frame(request, _VERSION) for request in requests))
+            for _ in requests:
+                assert client.receive().responses[0].partition_responses[0].error_code == 0
+        answer = client.call(
+            DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])]), 0
+        )
+    assert len(answer.topics[0].partitions[0].active_producers) <= 10_000
+
+
+@attack("batches whose timestamps are a week apart", prepare=lambda t: _topic(t, "t"))
+def batches_a_week_apart(target: Target) -> None:
+    week = 7 * 24 * _HOUR + 1
+    first = now_ms() - 2_000 * week
+    with target.client() as client:
+        for start in range(0, 1_000, 100):
+            requests = [
+                produce_request("t", batch(record(), now=first + n * week)) for n in range(start, start + 100)
+            ]
+            client.socket.sendall(b"".join(client.frame(request, _VERSION) for request in requests))
+            for _ in requests:
+                assert client.receive().responses[0].partition_responses[0].error_code == 0

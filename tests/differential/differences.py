@@ -258,6 +258,8 @@ _CONFIGS = (
             "results[0].configs.max.partitions",
             "results[0].configs.auto.create.topics.per.minute",
             "results[0].configs.max.records.per.batch",
+            "results[0].configs.producer.id.max.per.partition",
+            "results[0].configs.producer.id.max.per.broker",
         ],
     ),
     Difference(

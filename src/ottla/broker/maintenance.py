@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ApiError
 from ottla.replication.partition import Partition
+from ottla.storage.producer_state import fair_limit
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -22,6 +23,9 @@ logger = logging.getLogger("ottla.maintenance")
 
 _SLICE = 100
 """Partitions handled before others get a turn."""
+
+_COUNT_PRODUCERS = 10.0
+"""Seconds between two looks at how many producers all partitions remember."""
 
 _MAKE_ROOM_AGAIN = 0.5
 """Seconds between two rounds of making room."""
@@ -49,6 +53,7 @@ class Maintenance:
             _Chore(
                 "forgetting producers", ms("producer.id.expiration.check.interval.ms"), self._expire_producers
             ),
+            _Chore("counting producers", lambda: _COUNT_PRODUCERS, self._bound_producers),
             _Chore("removing deleted files", lambda: 15.0, self._remove_deleted),
             _Chore("making missing logs", lambda: 5.0, self._make_missing),
             _Chore("looking at the free space", lambda: 5.0, self._look_at_space),
@@ -138,6 +143,23 @@ class Maintenance:
         now_ms = self._broker.clock.now_ms()
         after_ms = self._broker.config["producer.id.expiration.ms"]
         await self._each_partition(lambda partition: partition.log.expire_producers(now_ms, after_ms))
+
+    async def _bound_producers(self) -> None:
+        counts: list[int] = []
+        await self._each_partition(lambda partition: counts.append(len(partition.log.producers)))
+        limit = fair_limit(counts, self._broker.config["producer.id.max.per.broker"])
+        if limit is None:
+            return
+        gone: list[int] = []
+        await self._each_partition(lambda one: gone.append(one.log.forget_idle_producers(limit)))
+        logger.warning(
+            "%d idempotent producers are remembered, producer.id.max.per.broker allows %d: forgot the %d "
+            "that were silent for longest, in partitions with more than %d of them",
+            sum(counts),
+            self._broker.config["producer.id.max.per.broker"],
+            sum(gone),
+            limit,
+        )
 
     async def _remove_deleted(self) -> None:
         broker = self._broker

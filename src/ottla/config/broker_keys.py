@@ -170,6 +170,10 @@ num.recovery.threads.per.data.dir     INT     2            >=1   cluster-wide hi
 # Producers
 producer.id.expiration.ms             INT     86400000     >=1   cluster-wide low
     Forget an idempotent producer that has been silent so long.
+producer.id.max.per.partition         INT     10000        >=1   cluster-wide low
+    Idempotent producers that a partition remembers; beyond it those that have been silent for longest are forgotten. Ottla's own key.
+producer.id.max.per.broker            INT     250000       >=1   cluster-wide low
+    Idempotent producers that all partitions of a broker remember; beyond it those with the most forget the idlest. Ottla's own key.
 producer.id.expiration.check.interval.ms  INT  600000      >=1   low internal
     How often silent producers are looked for.
 

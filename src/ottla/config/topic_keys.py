@@ -39,7 +39,8 @@ segment.bytes                   INT     1073741824  >=1048576
     Size at which a partition's log starts its next segment file.
 segment.ms                      LONG    604800000   >=1
     <- log.roll.ms, log.roll.hours * 3600000
-    Age at which a partition's log starts its next segment file, full or not.
+    Age at which a partition's log starts its next segment file, full or not. By the times of its records it does so
+    only after ten seconds or with 1 MiB in it.
 segment.jitter.ms               LONG    0           >=0
     <- log.roll.jitter.ms, log.roll.jitter.hours * 3600000
     Random time taken off segment.ms, so that not all partitions start a segment at once.
@@ -79,6 +80,9 @@ max.decompressed.message.bytes  INT     134217728   >=1          internal
 max.records.per.batch           INT     1000000     >=1          internal
     <- max.records.per.batch
     Most records in one batch, and most headers of the records of a batch that the broker opens.
+producer.id.max.per.partition   INT     10000       >=1          internal
+    <- producer.id.max.per.partition
+    Idempotent producers that a partition remembers.
 message.timestamp.type          STRING  CreateTime  CreateTime|LogAppendTime
     <- log.message.timestamp.type
     Whose time a record carries: the producer's (CreateTime) or the broker's (LogAppendTime).

@@ -146,6 +146,7 @@ class Log:
     def configure(self, config: LogConfig) -> None:
         """Use `config` from the next append on."""
         self.config = config
+        self.producers.limit = config.producer_id_max_per_partition
         if config.is_compacted:
             self.may_have_gaps = True
             self._flushing.mark_compacted()
@@ -154,6 +155,11 @@ class Log:
         """Forget producers that wrote nothing for so long; how many they were."""
         with self._lock:  # a flush may be writing them down
             return self.producers.expire(now_ms, expiration_ms)
+
+    def forget_idle_producers(self, keep: int) -> int:
+        """Forget the producers that were silent for longest until `keep` are left; how many they were."""
+        with self._lock:
+            return self.producers.forget_idle(keep)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to where a reader of committed data may read."""

@@ -51,6 +51,8 @@ class LogConfig:
     max_decompressed_message_bytes: int = 128 << 20
     # Ours: how many records, and as many headers, one batch may hold.
     max_records_per_batch: int = 1_000_000
+    # Ours: how many idempotent producers a partition remembers.
+    producer_id_max_per_partition: int = 10_000
 
     # What every append asks, worked out once.
     is_compacted: bool = field(init=False, repr=False, compare=False)

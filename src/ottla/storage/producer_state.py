@@ -9,6 +9,9 @@ partition keeps the epoch, the last sequence, and sequence range and offset of t
 * the first batch of a producer that is not known may have any sequence: its earlier ones may have been
   deleted with their segments.
 
+Anybody can invent producer ids, so a partition remembers only so many (`limit`): beyond it the producers that
+have been silent for longest are forgotten. They can go on; only a retry of theirs is not known as one.
+
 Producers that write transactions also have an offset where their open transaction began. The smallest of
 these is where readers of committed data must stop. A control batch ends the transaction of its producer.
 
@@ -20,7 +23,9 @@ add the older four behind the part that Kafka reads (its reader checks the CRC o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from operator import attrgetter
 from struct import Struct, error
 from typing import NamedTuple
 
@@ -30,6 +35,8 @@ from ottla.protocol.batches import CONTROL, NO_SEQUENCE, TRANSACTIONAL, BatchHea
 from ottla.protocol.errors import ApiError, ErrorCode
 
 WINDOW = 5
+DEFAULT_LIMIT = 10_000
+_FORGOTTEN_SHARE = 8  # beyond the limit one part in so many is forgotten at once, which keeps it cheap
 _NO_EPOCH = -1
 _LAST_SEQUENCE = 0x7FFFFFFF
 
@@ -104,9 +111,10 @@ class ControlRecord(NamedTuple):
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_by_id", "_finished", "_open", "_partition")
+    __slots__ = ("_by_id", "_finished", "_open", "_partition", "limit")
 
-    def __init__(self, partition: str) -> None:
+    def __init__(self, partition: str, limit: int = DEFAULT_LIMIT) -> None:
+        self.limit = limit
         self._partition = partition
         self._by_id: dict[int, ProducerState] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
@@ -195,6 +203,8 @@ class ProducerStates:
         producer_id, epoch = header[9], header[10]
         state = self._by_id.get(producer_id)
         if state is None:
+            if len(self._by_id) >= self.limit:
+                self.forget_idle(self.limit - 1 - self.limit // _FORGOTTEN_SHARE)
             state = self._by_id[producer_id] = ProducerState(producer_id)
         if state.epoch != epoch:
             state.epoch = epoch
@@ -234,6 +244,20 @@ class ProducerStates:
         ]
         for producer_id in gone:
             del self._by_id[producer_id]
+        return len(gone)
+
+    def forget_idle(self, keep: int) -> int:
+        """Forget those that have been silent for longest until `keep` are left; how many they were.
+
+        A producer with an open transaction is never forgotten: its records would never be decided on.
+        """
+        surplus = len(self._by_id) - max(keep, 0)
+        if surplus <= 0:
+            return 0
+        idle = [state for state in self._by_id.values() if state.transaction_start < 0]
+        gone = nsmallest(surplus, idle, key=attrgetter("last_seen_ms"))
+        for state in gone:
+            del self._by_id[state.producer_id]
         return len(gone)
 
     def clear(self) -> None:
@@ -286,6 +310,23 @@ class ProducerStates:
             self._by_id[state.producer_id] = state
             if state.transaction_start >= 0:
                 self._open[state.producer_id] = state.transaction_start
+
+
+def fair_limit(counts: Sequence[int], most: int) -> int | None:
+    """How many producers each partition may keep so that all together are `most`; None when they are fewer.
+
+    Partitions with few of them lose none for the sake of those with many.
+    """
+    left = most
+    if sum(counts) <= most:
+        return None
+    ascending = sorted(counts)
+    for index, count in enumerate(ascending):
+        share = left // (len(ascending) - index)
+        if count > share:
+            return share
+        left -= count
+    return None
 
 
 def decode_snapshot(data: bytes) -> list[ProducerState]:

@@ -6,7 +6,7 @@ import pytest
 
 from ottla.protocol.batches import BatchHeader, read_header
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.producer_state import ControlRecord, CorruptSnapshot, ProducerStates
+from ottla.storage.producer_state import ControlRecord, CorruptSnapshot, ProducerStates, fair_limit
 from unit.storage.logs import T0, batch, from_producer
 
 COMMIT, ABORT = ControlRecord(True, 3), ControlRecord(False, 3)
@@ -202,3 +202,46 @@ def test_a_damaged_snapshot_is_refused_and_changes_nothing() -> None:
         with pytest.raises(CorruptSnapshot):
             partition.producers.load(bytes(damaged), T0)
     assert len(partition.producers) == 1
+
+
+def test_beyond_the_limit_those_that_were_silent_for_longest_are_forgotten() -> None:
+    partition = Partition()
+    partition.producers.limit = 100
+    for producer in range(1000):
+        partition.write(from_producer(0, producer=producer), now=T0 + producer)
+        partition.write(from_producer(producer, producer=5000), now=T0 + producer)
+        assert len(partition.producers) <= 100
+    assert partition.producers.get(5000) is not None
+    assert partition.producers.get(999) is not None
+    assert partition.producers.get(0) is None
+    assert partition.write(from_producer(77, producer=0)) is None, "who was forgotten can go on"
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    partition = Partition()
+    partition.producers.limit = 10
+    partition.write(from_producer(0, producer=1, transactional=True))
+    for producer in range(2, 50):
+        partition.write(from_producer(0, producer=producer), now=T0 + producer)
+    assert partition.producers.get(1) is not None
+    assert partition.producers.first_unstable_offset(1000) == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "expected"),
+    [
+        ([], 10, None),
+        ([5, 5], 10, None),
+        ([1, 2, 100], 13, 10),
+        ([100, 1, 100, 2], 23, 10),
+        ([4, 4, 4], 6, 2),
+        ([1, 1, 1], 2, 0),
+    ],
+)
+def test_partitions_with_few_producers_keep_them_beside_those_with_many(
+    counts: list[int], most: int, expected: int | None
+) -> None:
+    limit = fair_limit(counts, most)
+    assert limit == expected
+    if limit is not None:
+        assert sum(min(count, limit) for count in counts) <= most
