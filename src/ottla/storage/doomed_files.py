@@ -2,11 +2,15 @@
 
 The new name keeps a restart from taking them for part of the log. The while (`file.delete.delay.ms`) is for
 people: whoever lowered a retention by mistake can still copy the files away.
+
+Segments are renamed on the event loop, and removals run in threads, at times two at once: one when it is due,
+one because space is short. Each entry is taken by one of them.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 from ottla.storage.files import Disk
@@ -17,11 +21,12 @@ logger = logging.getLogger(__name__)
 class DoomedFiles:
     """What waits for its removal."""
 
-    __slots__ = ("_disk", "_entries")
+    __slots__ = ("_disk", "_entries", "_lock")
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._entries: list[tuple[int, Path]] = []
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -41,7 +46,18 @@ class DoomedFiles:
                 raise
             logger.warning("cannot rename %s, which is to be deleted: %s", path, problem)
             new_path = path
-        self._entries.append((due_ms, new_path))
+        self._add([(due_ms, new_path)])
+
+    def _add(self, entries: list[tuple[int, Path]]) -> None:
+        with self._lock:
+            self._entries += entries
+
+    def _take_due(self, now_ms: int) -> list[tuple[int, Path]]:
+        with self._lock:
+            due = [entry for entry in self._entries if entry[0] <= now_ms]
+            if due:
+                self._entries = [entry for entry in self._entries if entry[0] > now_ms]
+            return due
 
     def take_over(self, path: Path) -> None:
         """Remove what an earlier life of the process renamed. What the disk refuses now is tried later."""
@@ -49,7 +65,7 @@ class DoomedFiles:
             self._disk.remove_folder(path)
         except OSError as problem:
             logger.warning("cannot remove %s, trying again later: %s", path, problem)
-            self._entries.append((0, path))
+            self._add([(0, path)])
 
     def add(self, path: Path) -> None:
         """Remove, when others are removed, what an earlier life of the process renamed."""
@@ -57,8 +73,9 @@ class DoomedFiles:
 
     def remove_due(self, now_ms: int) -> int:
         """Remove what has waited long enough, as far as the disk lets us; how many there were."""
-        removed = 0
-        for entry in [entry for entry in self._entries if entry[0] <= now_ms]:
+        due = self._take_due(now_ms)
+        refused = []
+        for entry in due:
             try:
                 if self._disk.is_folder(entry[1]):
                     self._disk.remove_folder(entry[1])
@@ -66,7 +83,7 @@ class DoomedFiles:
                     self._disk.remove(entry[1])
             except OSError as problem:
                 logger.warning("cannot remove %s, trying again later: %s", entry[1], problem)
-                continue
-            self._entries.remove(entry)
-            removed += 1
-        return removed
+                refused.append(entry)
+        if refused:
+            self._add(refused)
+        return len(due) - len(refused)

@@ -1,0 +1,78 @@
+"""Files that were renamed for their removal: each is removed once, whoever asks for it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+from ottla.storage.doomed_files import DoomedFiles
+from ottla.testing.disk import FaultyDisk, MemoryDisk
+
+ROOT = Path("/data")
+
+
+def doomed(disk: MemoryDisk, files: DoomedFiles, *names: str, due_ms: int = 10) -> None:
+    disk.make_folder(ROOT)
+    for name in names:
+        disk.open(ROOT / name, create=True)
+        files.rename(ROOT / name, ROOT / f"{name}.deleted", due_ms)
+
+
+class SlowDisk(MemoryDisk):
+    """The first removal waits until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removing = threading.Event()
+        self.proceed = threading.Event()
+
+    def remove(self, path: Path) -> None:
+        if not self.removing.is_set():
+            self.removing.set()
+            assert self.proceed.wait(30)
+        super().remove(path)
+
+
+def test_two_threads_that_remove_at_once_take_each_file_once() -> None:
+    disk = SlowDisk()
+    files = DoomedFiles(disk)
+    doomed(disk, files, "a", "b", "c")
+    outcome: list[int | Exception] = []
+
+    def remove() -> None:
+        try:
+            outcome.append(files.remove_due(10))
+        except Exception as error:  # noqa: BLE001 - the test tells of it
+            outcome.append(error)
+
+    first = threading.Thread(target=remove)
+    first.start()
+    try:
+        assert disk.removing.wait(30)
+        assert files.remove_due(10) == 0, "the other thread has taken all of them"
+        doomed(disk, files, "d", due_ms=20)
+    finally:
+        disk.proceed.set()
+        first.join(30)
+    assert outcome == [3]
+    assert [path.name for path in disk.files] == ["d.deleted"]
+    assert len(files) == 1
+
+
+def test_what_the_disk_refuses_to_remove_is_tried_again() -> None:
+    class Refusing(MemoryDisk):
+        def remove(self, path: Path) -> None:
+            faults.check("write", path)
+            super().remove(path)
+
+    disk = Refusing()
+    faults = FaultyDisk(disk)
+    files = DoomedFiles(disk)
+    doomed(disk, files, "a", "b")
+    faults.fail("write", errno.EIO, name="a.deleted")
+    assert files.remove_due(10) == 1
+    assert len(files) == 1
+    faults.heal()
+    assert files.remove_due(10) == 1
+    assert not disk.files
