@@ -86,9 +86,13 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
     import gc
 
     from ottla.broker.broker import Broker
-    from ottla.storage.descriptors import raise_limit
+    from ottla.storage.descriptors import FEWEST, TooFewDescriptors, check_limit, raise_limit
 
     raise_limit()
+    try:
+        check_limit()
+    except TooFewDescriptors as few:
+        raise Failure(str(few), f"Raise the limit, for example with ulimit -n {16 * FEWEST}.") from None
     stop = asyncio.Event()
 
     def asked_to_stop() -> None:

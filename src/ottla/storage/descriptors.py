@@ -2,7 +2,7 @@
 
 Both sides keep to their half, so that no crowd of clients can keep the log from opening its files, and no
 number of partitions can keep clients out. What is neither (the registry, the listener, a folder that is
-being synced) has some set aside.
+being synced) has some set aside. With fewer than `FEWEST` there is no way to share them out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,15 @@ import resource
 
 _SET_ASIDE = 64
 _MOST_FILES = 32_768
+_FEWEST_FILES = 64
+_FEWEST_CLIENTS = 16
+
+FEWEST = 160
+"""With so many, half are enough for files and, with those set aside, the rest for a few clients."""
+
+
+class TooFewDescriptors(Exception):
+    """The system does not let this process open as many files as a broker needs."""
 
 
 def raise_limit() -> None:
@@ -20,12 +29,21 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def check_limit() -> None:
+    """TooFewDescriptors when a broker cannot work within the limit of this process."""
+    allowed = _allowed()
+    if allowed < FEWEST:
+        raise TooFewDescriptors(
+            f"this process may open {allowed} files (ulimit -n), and a broker needs at least {FEWEST}"
+        )
+
+
 def descriptors_for_files() -> int:
-    return max(min(_allowed() // 2, _MOST_FILES), 64)
+    return max(min(_allowed() // 2, _MOST_FILES), _FEWEST_FILES)
 
 
 def descriptors_for_clients() -> int:
-    return max(_allowed() - descriptors_for_files() - _SET_ASIDE, 16)
+    return max(_allowed() - descriptors_for_files() - _SET_ASIDE, _FEWEST_CLIENTS)
 
 
 def _allowed() -> int:

@@ -6,6 +6,7 @@ the broker has started again.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -14,9 +15,12 @@ from ottla.storage.scan import Damaged
 
 def disk_refused(log: str, folder: Path, what: str, problem: OSError) -> ApiError:
     """The disk did not let the log `what`, and nothing was changed."""
+    if problem.errno in (errno.EMFILE, errno.ENFILE):
+        cure = "the process or the system has too many files open: raise ulimit -n and restart the broker"
+    else:
+        cure = "it works again by itself when the disk does (free some space if it is full)"
     message = (
-        f"{log}: cannot {what} in {folder.parent}: {problem.strerror or problem}. "
-        "Nothing was changed; it works again by itself when the disk does (free some space if it is full)"
+        f"{log}: cannot {what} in {folder.parent}: {problem.strerror or problem}. Nothing was changed; {cure}"
     )
     return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 

@@ -132,3 +132,14 @@ def test_a_process_without_descriptors_left_cannot_read_for_a_while_and_says_so(
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     disk.heal()
     assert offsets(store.log) == [0, 1, 2]
+
+
+def test_too_many_open_files_are_not_called_a_full_disk() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    store = Store(disk)
+    disk.fail("open", errno.EMFILE)
+    problem = refused(store, batch(1))
+    assert "ulimit -n" in problem.message
+    assert "space" not in problem.message
+    disk.heal()
+    assert store.log.append(batch(1), 0).first_offset == 0
