@@ -7,7 +7,9 @@ from typing import Any
 
 from ottla.testing.disk import MemoryDisk
 
-_CHANGES = frozenset({"rename", "remove", "remove_folder", "sync_folder", "replace", "make_folder"})
+_CHANGES = frozenset(
+    {"rename", "remove", "remove_folder", "sync_folder", "sync_all", "replace", "make_folder"}
+)
 _FILE_CHANGES = frozenset({"write_at", "truncate", "sync"})
 
 

@@ -10,10 +10,14 @@ the names in its folder. A flush has three steps, because syncing takes long and
 
 Every now and then a flush also brings the indexes and a snapshot of the producers to disk: a recovery after a
 crash begins there instead of at the beginning of the segment.
+
+A stop with many logs syncs them all at once: each writes what a start wants to find (`write_all`), the
+directory syncs the whole file system, and each notes that it has been synced (`all_is_synced`).
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from pathlib import Path
@@ -48,6 +52,7 @@ class Flushing:
         "_clock",
         "_disk",
         "_epochs",
+        "_epochs_written",
         "_folder",
         "_has_replicated_gaps",
         "_is_marked",
@@ -83,7 +88,8 @@ class Flushing:
         self._is_marked = False
         self._has_replicated_gaps = False
         self._last = clock.monotonic()  # the wall clock may jump back, and hold up a flush
-        self.epochs_dirty = False
+        self._epochs_written = True
+        self.epochs_dirty = False  # their file, as it should be, may not be on disk
         self.one_at_a_time = threading.Lock()
 
     # -- written now, synced by the next flush -------------------------------------------------------
@@ -91,11 +97,18 @@ class Flushing:
     def write_epochs(self) -> None:
         """Write the epochs' file. It reaches the disk with the next flush; until then, and when the disk is
         full, the batches themselves tell the epochs to a recovery."""
-        self.epochs_dirty = True
+        self.epochs_changed()
         try:
             self._disk.replace(self._folder / LEADER_EPOCHS, self._epochs.encode(), sync=False)
         except OSError as problem:
             logger.warning("%s: cannot write %s: %s", self._name, LEADER_EPOCHS, problem)
+        else:
+            self._epochs_written = True
+
+    def epochs_changed(self) -> None:
+        """The epochs' file has to be written, by the next flush at the latest."""
+        self.epochs_dirty = True
+        self._epochs_written = False
 
     def mark_compacted(self) -> None:
         """Leave word in the folder, before a record is compacted away, that offsets may be missing."""
@@ -137,7 +150,7 @@ class Flushing:
             return not len(self._producers)
         return (
             not self.epochs_dirty
-            and end_offset in self._row.snapshots.offsets
+            and (end_offset in self._row.snapshots.offsets or self._row.needs_no_snapshot(self._producers))
             and self._row.segments[-1].indexes_are_finished
         )
 
@@ -153,7 +166,8 @@ class Flushing:
             for segment in row.segments[max(row.slot_of(recovery_point), 0) :]:
                 files += segment.files_to_sync()
             if self.epochs_dirty:
-                self.write_epochs()
+                if not self._epochs_written:
+                    self.write_epochs()
                 files.append(self._disk.open(self._folder / LEADER_EPOCHS))
             if self._is_new:
                 files += self._metadata_file()
@@ -169,6 +183,22 @@ class Flushing:
         captured = Captured(files, row.folder_dirty or self.epochs_dirty or with_state, self._is_new)
         self._is_new = row.folder_dirty = self.epochs_dirty = False
         return captured
+
+    def write_all(self, end_offset: int) -> None:
+        """Write what a start after a clean stop wants to find. ApiError when the disk refuses."""
+        if not self._epochs_written:
+            self.write_epochs()
+        try:
+            if not self._epochs_written:
+                raise OSError(errno.EIO, f"cannot write {LEADER_EPOCHS}")
+            self._row.write_state(end_offset, self._producers, closing=True)
+        except OSError as problem:
+            raise disk_refused(self._name, self._folder, "close", problem) from problem
+
+    def all_is_synced(self) -> None:
+        """The whole file system has been synced since `write_all`."""
+        self._is_new = self._row.folder_dirty = self.epochs_dirty = False
+        self._last = self._clock.monotonic()
 
     def _metadata_file(self) -> list[File]:
         try:

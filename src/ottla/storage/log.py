@@ -292,7 +292,7 @@ class Log:
             if self.size:
                 self._flushing.write_epochs()
             else:
-                self._flushing.epochs_dirty = True  # of no use to anybody before there are records
+                self._flushing.epochs_changed()  # of no use to anybody before there are records
 
     # -- roll ----------------------------------------------------------------------------------------
 
@@ -548,12 +548,27 @@ class Log:
             if truncations == self.truncations:
                 self.recovery_point = max(self.recovery_point, end_offset)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a clean close has nothing to write or sync, as of a log that is offline."""
+        return self.failure is not None or self._flushing.nothing_to_do(self.recovery_point, self.end_offset)
+
+    def write_all(self) -> None:
+        """Write all that a clean close leaves. One sync of the file system follows, for many logs at once."""
+        with self._lock:
+            self._check_online()
+            self._flushing.write_all(self.end_offset)
+
+    def all_is_synced(self) -> None:
+        """The whole file system has been synced since `write_all`, and nothing was appended meanwhile."""
+        with self._lock:
+            self._flushing.all_is_synced()
+            self.recovery_point = self.end_offset
+
     def close(self, clean: bool = True) -> None:
         """Let go of all files. After a clean close the next start finds everything without a scan."""
-        if clean and self.failure is None:
-            flushing = self._flushing
-            if not flushing.nothing_to_do(self.recovery_point, self.end_offset):
-                with flushing.one_at_a_time:
-                    self._flush(with_state=True, closing=True)
+        if clean and not self.is_settled:
+            with self._flushing.one_at_a_time:
+                self._flush(with_state=True, closing=True)
         self._row.let_go()
         self.failure = self.failure or ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is closed")

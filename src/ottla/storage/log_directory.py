@@ -41,7 +41,7 @@ from ottla.storage.checkpoints import (
     encode_properties,
     read_offsets,
 )
-from ottla.storage.descriptors import descriptors_for_files
+from ottla.storage.descriptors import descriptors_for_clients, descriptors_for_files
 from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, Lock, LockHeld
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
@@ -67,7 +67,9 @@ _LOG_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)(\..+)?"
 _NAMED_FILES = (PARTITION_METADATA, LEADER_EPOCHS, COMPACTED)
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 _NO_TOPIC_ID = bytes(16)
-_CLOSERS = 32
+_MOST_CLOSERS = 32
+_FILES_OF_CLOSER = 8  # open at once while a log of one segment is closed
+_MANY = 32  # logs to be synced on a stop, from which on one sync of all costs less than many
 
 
 class DirectoryInUse(Exception):
@@ -274,10 +276,17 @@ class LogDirectory:
         self, high_watermarks: Mapping[TopicPartition, int] | None = None, *, broker_epoch: int = -1
     ) -> None:
         """Close all logs; after a clean close of all of them the next `open` needs no scan. Blocks."""
+        unsettled = [log for log in self.logs.values() if not log.is_settled]
+        if len(unsettled) >= _MANY:
+            self._settle_together(unsettled)
+        unsettled = [log for log in unsettled if not log.is_settled]
         # Syncs that wait for the disk together cost little more than one.
-        with ThreadPoolExecutor(_CLOSERS, "close-log") as threads:
-            outcomes = list(threads.map(_close, self.logs.values()))
-        if all(outcomes):
+        with ThreadPoolExecutor(_closers(), "close-log") as threads:
+            outcomes = dict(zip(unsettled, threads.map(_close, unsettled), strict=True))
+        for log in self.logs.values():
+            if log not in outcomes:
+                outcomes[log] = _close(log)
+        if all(outcomes.values()):
             try:
                 self.checkpoint(high_watermarks)
                 self._note_segments(outcomes)
@@ -286,10 +295,10 @@ class LogDirectory:
                 logger.error("%s: the next start will scan the logs: %s", self.path, problem)
         self._release()
 
-    def _note_segments(self, outcomes: list[bool]) -> None:
+    def _note_segments(self, outcomes: Mapping[Log, bool]) -> None:
         """Write down what the logs hold now that they are closed; of offline ones what is known stays."""
-        for (key, log), was_closed in zip(self.logs.items(), outcomes, strict=True):
-            if was_closed:
+        for key, log in self.logs.items():
+            if outcomes[log]:
                 self._closed_as[key] = log.files()
         self._disk.replace(self.path / SEGMENTS, encode_segments(self._closed_as), sync=True)
 
@@ -316,6 +325,28 @@ class LogDirectory:
             self._disk.replace(self.path / SEGMENTS, encode_segments(offline), sync=True)
         else:
             self._disk.remove(self.path / SEGMENTS)
+
+    def _settle_together(self, logs: list[Log]) -> None:
+        """Write what these logs have to leave, and sync all of it by one call instead of several for each.
+
+        Nothing counts as synced before that call has returned. What fails is left to closing one by one.
+        """
+        written = []
+        for log in logs:
+            try:
+                log.write_all()
+            except ApiError as problem:
+                logger.warning("%s: trying again: %s", log.name, problem.message)
+            else:
+                written.append(log)
+        try:
+            self._disk.sync_all(self.path)
+        except OSError as problem:
+            if problem.errno != errno.ENOSYS:
+                logger.warning("%s: syncing file by file, not all at once: %s", self.path, problem)
+            return
+        for log in written:
+            log.all_is_synced()
 
     def abandon(self) -> None:
         """Let go of everything as it is, as a crash would."""
@@ -534,6 +565,11 @@ class LogDirectory:
     def space(self) -> tuple[int, int]:
         """Bytes of the file system: in all, and still free."""
         return self._disk.space(self.path)
+
+
+def _closers() -> int:
+    """How many threads close logs: by then the descriptors of clients are free for their files."""
+    return max(min(descriptors_for_clients() // _FILES_OF_CLOSER, _MOST_CLOSERS), 1)
 
 
 def _close(log: Log) -> bool:

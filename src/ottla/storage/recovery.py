@@ -133,6 +133,7 @@ class Loader:
         self._snapshots = Snapshots(disk, folder)
         self._names: set[str] = set()
         self._epochs = LeaderEpochs()
+        self._epochs_file: bytes | None = None
         self._producers = ProducerStates(name)
         self._report = RecoveryReport(name, clean)
 
@@ -287,12 +288,14 @@ class Loader:
             self._rebuild_indexes(segment, missing)
 
     def _rebuild_indexes(self, segment: Segment, files: list[str]) -> None:
+        """Make indexes anew. A clean stop writes none for an active segment that is too short to need any."""
         try:
             segment.rebuild_indexes(self._config.index_interval_bytes)
         except Damaged as damage:
             raise _offline(segment, damage) from damage
-        self._report.rebuilt_indexes += files
-        self._report.scanned_bytes += segment.size
+        if not segment.has_no_index_entries():
+            self._report.rebuilt_indexes += files
+            self._report.scanned_bytes += segment.size
 
     def _remove(self, name: str) -> None:
         self._disk.remove(self._folder / name)
@@ -493,7 +496,7 @@ class Loader:
             if segment.sealed:
                 segment.seal()
             else:
-                segment.write_indexes()
+                segment.write_indexes(spare=True)
         return next_offset, damage
 
     def _limits_of(self, segment: Segment) -> tuple[int, int]:
@@ -555,7 +558,7 @@ class Loader:
     def _load_epochs(self) -> bool:
         """Read the epochs' file; False when it is missing although there are records, or damaged."""
         try:
-            data = self._disk.read(self._folder / LEADER_EPOCHS)
+            data = self._epochs_file = self._disk.read(self._folder / LEADER_EPOCHS)
             expected = NOT_KNOWN if self._closed_as is None else self._closed_as.epochs_crc
             if expected not in (NOT_KNOWN, crc32c(data)):
                 raise CorruptCheckpoint("it has changed since the log was closed")
@@ -611,11 +614,15 @@ class Loader:
                 raise _offline(segment, damage) from damage
 
     def _settle_epochs(self, end_offset: int) -> None:
+        """Write the epochs' file where it says something else than the log; to replace it costs as much as
+        all else that opening a short log takes."""
         before = self._epochs.entries
         self._epochs.truncate_end(end_offset)
         self._epochs.truncate_start(self._log_start)
         if not self._report.clean or self._epochs.entries != before:
-            self._disk.replace(self._folder / LEADER_EPOCHS, self._epochs.encode(), sync=False)
+            encoded = self._epochs.encode()
+            if encoded != self._epochs_file:
+                self._disk.replace(self._folder / LEADER_EPOCHS, encoded, sync=False)
 
     def _start_anew(self) -> int:
         """All that is left lies before the start of the log: begin an empty segment there."""

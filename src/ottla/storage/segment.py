@@ -320,7 +320,7 @@ class Segment:
             since_index += header[1] + LENGTH_OVERHEAD
         self.max_timestamp, self.max_timestamp_offset, self._since_index = newest, newest_offset, since_index
         self._index, self._time_index = index, time_index
-        self.write_indexes(finish=self.sealed)
+        self.write_indexes(finish=self.sealed, spare=True)
         if self.sealed:
             self._time_index = None
         return index, time_index
@@ -374,12 +374,16 @@ class Segment:
         timestamp = self.load_max_timestamp()
         self.time_index.add(timestamp, self.max_timestamp_offset - self.base_offset)
 
-    def write_indexes(self, *, finish: bool = False) -> list[File]:
+    def write_indexes(self, *, finish: bool = False, spare: bool = False) -> list[File]:
         """Bring the index files up to date; returns the files written, for syncing.
 
         Entries are written at the place where they belong, so writing them twice does no harm. With `finish`
         the time index also gets the largest timestamp so far, as the last entry of a closed file must be.
+        With `spare` no files are made for a segment that `has_no_index_entries`.
         """
+        if spare and self.has_no_index_entries() and not self._has_index_file():
+            self._finished_size = self.size if finish else -1
+            return []
         if finish:
             self._finish_time_index()
         written: list[File] = []
@@ -400,6 +404,21 @@ class Segment:
             written.append(file)
         self._finished_size = self.size if finish else -1
         return written
+
+    def has_no_index_entries(self) -> bool:
+        """Whether the active segment is so short that its offset index is empty.
+
+        A start finds out all that its indexes say from the few batch headers it reads anyway. With thousands
+        of partitions, to make files for them would be most of the work of a stop.
+        """
+        return not self.sealed and self._index is not None and not len(self._index)
+
+    def _has_index_file(self) -> bool:
+        try:
+            self._disk.size(self.path_of(INDEX_SUFFIX))
+        except FileNotFoundError:
+            return False
+        return True
 
     @property
     def indexes_are_finished(self) -> bool:

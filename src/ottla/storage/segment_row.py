@@ -182,11 +182,16 @@ class SegmentRow:
 
     def write_state(self, end_offset: int, producers: ProducerStates, *, closing: bool) -> list[File]:
         """Indexes and producers as they are now, written but not yet synced."""
-        files = self.segments[-1].write_indexes(finish=closing)
-        files.append(self.snapshots.write(end_offset, producers.encode()))
-        self.snapshots.note(end_offset, self.bases)
+        files = self.segments[-1].write_indexes(finish=closing, spare=closing)
+        if not (closing and self.needs_no_snapshot(producers)):
+            files.append(self.snapshots.write(end_offset, producers.encode()))
+            self.snapshots.note(end_offset, self.bases)
         self._snapshot_position = self.segments[-1].size
         return files
+
+    def needs_no_snapshot(self, producers: ProducerStates) -> bool:
+        """Whether a start learns of the producers, of whom there are none, as fast without one."""
+        return not len(producers) and self.segments[-1].has_no_index_entries()
 
     # -- removing ------------------------------------------------------------------------------------
 

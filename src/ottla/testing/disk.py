@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -115,6 +116,7 @@ class MemoryDisk:
         self._synced_files: dict[Path, _Node] = {}
         self._locks: dict[Path, str] = {}
         self._boots = 1
+        self._syncing = threading.Lock()  # logs are flushed in several threads
         self._renames: list[tuple[Path, Path]] = []  # since the last sync of their folder
 
     def open(self, path: Path, *, create: bool = False) -> MemoryFile:
@@ -173,11 +175,18 @@ class MemoryDisk:
         self._files = {each: node for each, node in self._files.items() if not each.is_relative_to(path)}
 
     def sync_folder(self, folder: Path) -> None:
-        self._synced_files = {
-            path: node for path, node in self._synced_files.items() if path.parent != folder
-        }
-        self._synced_files.update({p: node for p, node in self._files.items() if p.parent == folder})
-        self._renames = [each for each in self._renames if each[0].parent != folder]
+        with self._syncing:
+            synced = {path: node for path, node in self._synced_files.items() if path.parent != folder}
+            synced.update({p: node for p, node in list(self._files.items()) if p.parent == folder})
+            self._synced_files = synced
+            self._renames = [each for each in self._renames if each[0].parent != folder]
+
+    def sync_all(self, folder: Path) -> None:
+        with self._syncing:
+            for node in list(self._files.values()):
+                node.synced = bytes(node.data)
+            self._synced_files = dict(self._files)
+            self._renames.clear()
 
     def read(self, path: Path) -> bytes:
         file = self.open(path)
@@ -350,6 +359,10 @@ class FaultyDisk:
     def sync_folder(self, folder: Path) -> None:
         self.check("sync", folder)
         self._disk.sync_folder(folder)
+
+    def sync_all(self, folder: Path) -> None:
+        self.check("sync", folder)
+        self._disk.sync_all(folder)
 
     def read(self, path: Path) -> bytes:
         self.check("read", path)
