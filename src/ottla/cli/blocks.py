@@ -25,6 +25,7 @@ from ottla.cli.output import (
     write,
 )
 from ottla.client.connection import BrokerUnreachable
+from ottla.printable import escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -89,7 +90,7 @@ def plain(view: View) -> str:
     for block in view.blocks:
         if isinstance(block, Fields):
             width = max(len(name) for name, _ in block.pairs)
-            texts.append("".join(f"{name.ljust(width)}  {value}\n" for name, value in block.pairs))
+            texts.append("".join(f"{name.ljust(width)}  {escaped(value)}\n" for name, value in block.pairs))
         elif isinstance(block, Table):
             texts.append(plain_table(block.columns, block.rows))
         else:
@@ -125,7 +126,7 @@ def _drawn(view: View) -> Group:
         if isinstance(block, Fields):
             width = max(len(name) for name, _ in block.pairs)
             for name, value in block.pairs:
-                parts.append(Text.assemble((name.ljust(width), "bold"), "  ", value))
+                parts.append(Text.assemble((name.ljust(width), "bold"), "  ", escaped(value)))
         elif isinstance(block, Table):
             parts.append(rich_table(block.columns, block.rows))
         else:

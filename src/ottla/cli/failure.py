@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ottla.printable import escaped
+
 if TYPE_CHECKING:
     from ottla.client.connection import BrokerUnreachable
 
@@ -73,9 +75,9 @@ def report(failure: Failure) -> None:
     mark = "error:"
     if sys.stderr.isatty():
         mark = f"\x1b[1;31m{mark}\x1b[0m"
-    print(mark, failure.what, file=sys.stderr)
+    print(mark, escaped(failure.what, keep="\n"), file=sys.stderr)
     if failure.advice:
-        print("      ", failure.advice, file=sys.stderr)
+        print("      ", escaped(failure.advice, keep="\n"), file=sys.stderr)
 
 
 def _bad_command_line(error: Any) -> Failure:

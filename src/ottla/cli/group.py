@@ -25,6 +25,7 @@ from ottla.cli.options import (
     find_topic,
 )
 from ottla.cli.output import count_text, print_json, say, write
+from ottla.printable import listed, shown
 
 if TYPE_CHECKING:
     from ottla.cli.blocks import View
@@ -205,14 +206,14 @@ def reset_offsets(
         if found is not None and found.members:
             raise _has_members(found, "be moved")
         asks = not (execute or dry_run or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
-        done = execute or (asks and typer.confirm(f"Move {group} so?", abort=True, err=True))
+        done = execute or (asks and typer.confirm(f"Move {shown(group)} so?", abort=True, err=True))
         if done:
             offsets = {(step.topic, step.partition): step.to for step in steps}
             _change(wire, group, "be moved", partial(commit_offsets, wire, group, offsets))
     if as_json:
         print_json({"group": group, "executed": done, "partitions": [step_document(s) for s in steps]})
     elif done:
-        write(f"moved {group} in {count_text(len(steps), 'partition')}\n")
+        write(f"moved {shown(group)} in {count_text(len(steps), 'partition')}\n")
     else:
         say("This was a dry run: nothing is changed. --execute does it.")
 
@@ -239,11 +240,11 @@ def delete(
                 raise usage("deleting needs --yes when nobody can be asked")
             for group in found:
                 offsets = count_text(len(committed_offsets(wire, group.group_id)), "committed offset")
-                typer.confirm(f"Delete {group.group_id} ({offsets})?", abort=True, err=True)
+                typer.confirm(f"Delete {shown(group.group_id)} ({offsets})?", abort=True, err=True)
         for group in found:
             _change(wire, group.group_id, "be deleted", partial(delete_group, wire, group.group_id))
             if not as_json:
-                write(f"deleted {group.group_id}\n")
+                write(f"deleted {shown(group.group_id)}\n")
     if as_json:
         print_json([{"group": group.group_id, "deleted": True} for group in found])
 
@@ -293,10 +294,11 @@ def _no_such_group(wire: Wire, name: str) -> Failure:
 
 
 def _has_members(group: GroupDescription, what: str) -> Failure:
-    shown = ", ".join(sorted({member.client_id or member.name for member in group.members})[:5])
+    clients = listed(sorted({member.client_id or member.name for member in group.members}))
     return Failure(
-        f"group {group.group_id!r} cannot {what} while it has members: it has {len(group.members)} ({shown})",
-        f"Stop them first. `ottla group describe {group.group_id}` shows where they run.",
+        f"group {shown(group.group_id)!r} cannot {what} while it has members: "
+        f"it has {len(group.members)} ({clients})",
+        f"Stop them first. `ottla group describe {shown(group.group_id)}` shows where they run.",
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.blocks import Block, Fields, Table, View
 from ottla.cli.moments import time_text
 from ottla.cli.output import Column, count_text, seconds_text
+from ottla.printable import shown
 
 if TYPE_CHECKING:
     from ottla.client.groups import GroupDescription, ListedGroup, Place
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ottla.client.wire import Wire
     from ottla.protocol.messages.explain_group import ExplainedMove, ExplainedRebalance
 
+_LINE = 2_000
+"""Characters of a line about a rebalance."""
 SHOWN_MOVES = 10
 """Lines of moved partitions per rebalance; JSON has all."""
 
@@ -50,7 +53,7 @@ def list_view(wire: Wire, groups: Sequence[ListedGroup]) -> View:
         [Column(title, number, "bold" if title == "group" else "") for title, number in titles],
         [
             [
-                row["group"],
+                shown(row["group"]),
                 row["state"] or "-",
                 row["type"] or "-",
                 _count(row["members"]),
@@ -99,10 +102,10 @@ def describe_view(wire: Wire, group: GroupDescription) -> View:
     blocks: list[Block] = [
         Fields(
             [
-                ("Group", group.group_id),
+                ("Group", shown(group.group_id)),
                 ("State", group.state),
                 ("Type", group.kind),
-                ("Assignor", group.assignor or "-"),
+                ("Assignor", shown(group.assignor or "-")),
                 ("Coordinator", f"broker {group.coordinator} at {host}:{port}"),
                 ("Members", count_text(len(group.members))),
                 ("Lag", behind_text(records, seconds)),
@@ -114,14 +117,19 @@ def describe_view(wire: Wire, group: GroupDescription) -> View:
             Table(
                 [Column("member", style="bold"), Column("client"), Column("host"), Column("reads")],
                 [
-                    [m.name, m.client_id or "-", m.host or "-", _reads(m.assigned, m.awaited)]
+                    [
+                        shown(m.name),
+                        shown(m.client_id or "-"),
+                        m.host or "-",
+                        _reads(m.assigned, m.awaited),
+                    ]
                     for m in group.members
                 ],
             )
         )
     if found:
         rows = [
-            [*_lag_cells(lag, now), owner.name if owner is not None else "-"]
+            [*_lag_cells(lag, now), shown(owner.name) if owner is not None else "-"]
             for lag in found
             for owner in [owners.get((lag.topic, lag.partition))]
         ]
@@ -148,8 +156,8 @@ def lag_view(found: Mapping[str, Sequence[PartitionLag]], now_ms: int) -> View:
         }
         for group, lags in found.items()
     ]
-    rows = [[group, *_lag_cells(lag, now_ms)] for group, lags in found.items() for lag in lags]
-    totals = "\n".join(f"{d['group']}: {behind_text(d['lag'], d['seconds'])}" for d in documents)
+    rows = [[shown(group), *_lag_cells(lag, now_ms)] for group, lags in found.items() for lag in lags]
+    totals = "\n".join(f"{shown(d['group'])}: {behind_text(d['lag'], d['seconds'])}" for d in documents)
     blocks: list[Block] = [Table([Column("group", style="bold"), *_LAG_COLUMNS], rows)]
     return View(documents, [*blocks, totals] if totals else blocks)
 
@@ -162,7 +170,7 @@ def explain_view(group: GroupDescription, rebalances: Sequence[ExplainedRebalanc
         "members": len(group.members),
         "rebalances": [_rebalance_document(rebalance) for rebalance in rebalances],
     }
-    head = f"{group.group_id} is {group.state}, with {count_text(len(group.members), 'member')}"
+    head = f"{shown(group.group_id)} is {group.state}, with {count_text(len(group.members), 'member')}"
     if not rebalances:
         return View(document, [f"{head}. It has not rebalanced since its coordinator started."])
     texts = [_rebalance_text(rebalance) for rebalance in rebalances]
@@ -213,7 +221,7 @@ def _rebalance_text(rebalance: ExplainedRebalance) -> str:
 
 
 def _labelled(label: str, texts: Sequence[str]) -> list[str]:
-    return [f"  {label if not index else '':<8}{text}" for index, text in enumerate(texts)]
+    return [f"  {label if not index else '':<8}{shown(text, _LINE)}" for index, text in enumerate(texts)]
 
 
 def moves_text(moves: Iterable[ExplainedMove]) -> list[str]:

@@ -7,7 +7,6 @@ batches; the exit code is 1 when anything is wrong with the files.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.failure import FAILED, Failure, usage
-from ottla.cli.output import count_text, leave_quietly, size_text
+from ottla.cli.output import count_text, json_text, leave_quietly, size_text
 
 if TYPE_CHECKING:
     from ottla.cli.record_format import Render
@@ -222,7 +221,7 @@ class _Printer:
         self._out(f"{self.path}: {text}, {wrong}")
 
     def _document(self, document: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps({"file": str(self.path), **document}, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_text({"file": str(self.path), **document}) + "\n")
 
     def _out(self, line: str) -> None:
         if not self._json:

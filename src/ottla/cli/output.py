@@ -3,19 +3,28 @@
 On a terminal a table is drawn with Rich; into a pipe the same table goes as plain aligned columns, which
 `awk` and `diff` can work with and which costs no import. JSON is one document per command, indented for a
 terminal, and has raw numbers where the table has "1.2 MB".
+
+Names of groups, members and clients are whatever somebody chose. In tables they are escaped and cut, so that
+none can forge a row or repaint the screen; JSON has them whole, with control characters as `\\uXXXX`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.printable import escaped
+
 if TYPE_CHECKING:
     from rich.table import Table
 
+# DEL, the C1 controls (some terminals obey them), separators of lines, marks that turn the direction of text,
+# and halves of surrogate pairs, which cannot be written at all.
+_CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -29,7 +38,13 @@ class Column(NamedTuple):
 
 def print_json(document: Any, *, one_line: bool = False) -> None:
     indent = 2 if sys.stdout.isatty() and not one_line else None
-    write(json.dumps(document, indent=indent, ensure_ascii=False) + "\n")
+    write(json_text(document, indent) + "\n")
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """JSON in which also those control characters are escaped that JSON itself leaves alone."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
@@ -45,12 +60,12 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     """Names and values below each other, aligned."""
     width = max(len(name) for name, _ in fields)
     bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
-    write("".join(f"{bold}{name.ljust(width)}{plain}  {value}\n" for name, value in fields))
+    write("".join(f"{bold}{name.ljust(width)}{plain}  {escaped(value)}\n" for name, value in fields))
 
 
 def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns, two spaces apart, titles in capitals; the last column is not padded."""
-    table = [[column.title.upper() for column in columns], *rows]
+    table = [[column.title.upper() for column in columns], *([escaped(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
     lines = []
     for row in table:
@@ -73,7 +88,7 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: 
     for column in columns:
         table.add_column(column.title, justify="right" if column.number else "left", style=column.style)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(escaped(cell)) for cell in row))
     return table
 
 

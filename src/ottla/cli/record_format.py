@@ -13,9 +13,11 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ottla.cli.moments import time_text
+from ottla.cli.output import json_text
 from ottla.cli.output_format import OutputFormat
 from ottla.protocol.records import Record
 
@@ -108,8 +110,9 @@ def _safe_text(data: bytes) -> bytes:
 def _json(layout: Layout) -> Render:
     def line(partition: int, record: Record) -> bytes:
         document = {"topic": layout.topic, "partition": partition, **document_of(record)}
-        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+        return write(document).encode() + b"\n"
 
+    write = json_text if layout.terminal else partial(json.dumps, ensure_ascii=False)
     return line
 
 

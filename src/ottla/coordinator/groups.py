@@ -230,7 +230,7 @@ class Groups:
                 entry.generation,
                 len(entry.shares),
                 entry.duration_ms,
-                "; ".join(shown(str(cause)) for cause in entry.causes[:3]) or "its coordinator changed",
+                "; ".join(map(str, entry.causes[:3])) or "its coordinator changed",
             )
 
     def replay(self, entry: Entry) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ottla.printable import shown
 from ottla.protocol.codec import Malformed
 from ottla.protocol.messages.consumer_protocol import read_assignment
 
@@ -39,6 +40,11 @@ class Cause:
     client_id: str = ""
     reason: str = ""
     """What the client said."""
+
+    def __post_init__(self) -> None:
+        """Kept for people to read, for long and many times over: what is not fit for that is left out."""
+        for name in ("member", "client_id", "reason"):
+            object.__setattr__(self, name, shown(getattr(self, name)))
 
     def __str__(self) -> str:
         who = f" {self.member}" if self.member else ""
