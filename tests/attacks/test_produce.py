@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from attacks.attack import Target
 from attacks.forged import ZSTD, batch, now_ms, produce_request, record, smallest_records, zstd
-from broker_process import BrokerProcess
+from broker_process import OTTLA, BrokerProcess
 from ottla.protocol.batches import DELETE_HORIZON, BatchHeader, crc_matches, headers
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -179,3 +180,14 @@ def test_a_large_batch_is_refused_with_as_many_names_as_an_answer_may_hold(targe
     assert answer.error_code == _INVALID_RECORD
     assert [error.batch_index for error in answer.record_errors] == list(range(100))
     assert f"{_LARGE} records have no key" in answer.error_message
+
+
+def test_ottla_consume_names_a_batch_of_random_bytes_and_goes_on_behind_it(target: Target) -> None:
+    topic = new_topic(target)
+    for body in (record(value=b"before"), b"\xa7" * 60, record(value=b"behind")):
+        assert produce(target, topic, batch(body)).error_code == 0
+    command = [str(OTTLA), "consume", topic, "-b", target.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == ["before", "behind"]
+    assert done.returncode == 1
+    assert f"partition 0 of topic '{topic}', batch at offset 1" in done.stderr

@@ -96,7 +96,8 @@ def consume(
 
     Ends at the end of the topic as it was at the start; --follow waits for more. --json is --format json:
     one object per line, which `ottla produce --format json` reads back. With --group it goes on where the
-    group left off; --from is for partitions in which the group has not read yet.
+    group left off; --from is for partitions in which the group has not read yet. Batches that hold no records
+    anybody could read are named and passed over, and the command fails at its end.
     """
     from ottla.cli.record_format import Layout, renderer
     from ottla.client.consume import Consumer, Damaged
@@ -124,11 +125,19 @@ def consume(
         chosen = _choose(topic, known, partition)
         held = spans(wire, topic, chosen, read_committed=committed)
         stop = None if follow else {p: span.end for p, span in held.items()}
+        skipped: list[str] = []
+
+        def skip(what: str) -> None:
+            meter.clear()
+            say(f"{what}; going on behind it")
+            skipped.append(what)
+
         consumer: Consumer | GroupConsumer
+        meter = Meter(visible=not quiet and not sys.stdout.isatty())
         if group is None:
             begin = _begin(wire, topic, held, start, offset)
             consumer = Consumer(
-                wire, topic, begin, stop, read_committed=committed, timeout=timeout, notice=say
+                wire, topic, begin, stop, read_committed=committed, timeout=timeout, notice=say, skip=skip
             )
         else:
             consumer = GroupConsumer(
@@ -140,8 +149,8 @@ def consume(
                 read_committed=committed,
                 timeout=timeout,
                 notice=(lambda text: None) if quiet else say,
+                skip=skip,
             )
-        meter = Meter(visible=not quiet and not sys.stdout.isatty())
         try:
             if isinstance(consumer, GroupConsumer):
                 signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave the group, as for Ctrl-C
@@ -164,6 +173,12 @@ def consume(
             raise typer.Exit(INTERRUPTED) from None
         meter.clear()
         _close(meter, quiet)
+        if skipped:
+            batches = "a batch" if len(skipped) == 1 else f"{len(skipped)} batches"
+            raise Failure(
+                f"{batches} could not be read, the first one: {skipped[0]}",
+                "Its producer sent what is no records. `ottla log inspect` on the broker's file shows more.",
+            )
 
 
 def _print(

@@ -57,8 +57,13 @@ class Consumer:
         timeout: float = 30.0,
         notice: Callable[[str], None] = lambda text: None,
         between: Callable[[], None] = lambda: None,
+        skip: Callable[[str], None] | None = None,
     ) -> None:
-        """`between` is called before each round of fetches, when all records so far have been taken."""
+        """`between` is called before each round of fetches, when all records so far have been taken.
+
+        A broker stores batches unopened, so one may come as it was written and hold no records that anybody
+        can read. That is an error (`UnreadableBatch`); with `skip` it is told there, and reading goes on.
+        """
         self.wire = wire
         self.topic = topic
         self.positions = dict(start)
@@ -71,6 +76,7 @@ class Consumer:
         self.timeout = timeout
         self.notice = notice
         self.between = between
+        self.skip = skip
         self._metadata: MetadataResponseTopic | None = None
         self._in_flight: dict[int, Pending] = {}
 
@@ -197,7 +203,13 @@ class Consumer:
                 continue
             if header.is_transactional and self.read_committed and header.producer_id in doomed:
                 continue
-            opened = self._open(partition, records, position, header)
+            try:
+                opened = self._open(partition, records, position, header)
+            except UnreadableBatch as unreadable:
+                if self.skip is None:
+                    raise
+                self.skip(str(unreadable))
+                continue
             limit = header.next_offset if self.stop is None else self.stop[partition]
             if header.base_offset < offset or header.next_offset > limit:
                 opened = [r for r in opened if offset <= r.offset < limit]
@@ -214,9 +226,9 @@ class Consumer:
         try:
             opened = decode_batch(records[position : position + header.size], max_size=MAX_OPENED)
         except (InvalidRecords, CompressionError) as error:
-            raise Damaged(f"{self._where(partition, header)}: {error}") from None
+            raise UnreadableBatch(f"{self._where(partition, header)}: {error}") from None
         if opened and not header.base_offset <= opened[0].offset <= opened[-1].offset <= header.last_offset:
-            raise Damaged(
+            raise UnreadableBatch(
                 f"{self._where(partition, header)}: it holds offsets {opened[0].offset} to "
                 f"{opened[-1].offset}, but ends with {header.last_offset}"
             )
@@ -256,6 +268,11 @@ class Damaged(Exception):
     """A batch that cannot be right: its checksum or offset is wrong, or its records are not what it promises.
 
     The message names the partition and the offset."""
+
+
+class UnreadableBatch(Damaged):
+    """A batch that came whole, as its checksum shows, and holds no records as they should be: its producer
+    made it so."""
 
 
 def _is_abort(records: list[Record]) -> bool:

@@ -228,8 +228,10 @@ class GroupConsumer:
         read_committed: bool = False,
         timeout: float = 30.0,
         notice: Callable[[str], None] = lambda text: None,
+        skip: Callable[[str], None] | None = None,
     ) -> None:
-        """`begin` tells where to start in partitions for which the group has committed nothing."""
+        """`begin` tells where to start in partitions for which the group has committed nothing. `skip` is
+        told of batches that nobody can read, see `Consumer`."""
         self.wire = wire
         self.topic = topic
         self.member = Membership(wire, group_id, topic)
@@ -238,6 +240,7 @@ class GroupConsumer:
         self._read_committed = read_committed
         self._timeout = timeout
         self._notice = notice
+        self._skip = skip
         self._reader: Consumer | None = None
         self._done: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -294,6 +297,7 @@ class GroupConsumer:
             timeout=self._timeout,
             notice=self._notice,
             between=self._between,
+            skip=self._skip,
         )
         self._reader = reader
         for chunk in reader.chunks():

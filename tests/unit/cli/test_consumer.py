@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
+from crc32c import crc32c
 
-from ottla.client.consume import Consumer, Damaged, Unreadable
+from ottla.client.consume import Consumer, Damaged, Unreadable, UnreadableBatch
 from ottla.client.offsets import list_offsets
 from ottla.client.wire import Wire
+from ottla.protocol.batches import CRC_START, HEADER_SIZE
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import (
     AbortedTransaction,
@@ -122,6 +124,32 @@ def test_a_wrong_checksum_is_found() -> None:
     broker.answer(FetchRequest, lambda request, version: fetched(bytes(damaged)))
     with pytest.raises(Damaged, match="partition 0 of topic 't', batch at offset 0: the checksum is wrong"):
         values_read(broker, stop=1)
+
+
+def unreadable(first: int) -> bytes:
+    """A batch as its checksum says it was sent, of bytes that are no records."""
+    data = bytearray(batch(first, b"value", b"value"))
+    data[HEADER_SIZE:] = b"\xa7" * (len(data) - HEADER_SIZE)
+    struct.pack_into(">I", data, CRC_START - 4, crc32c(bytes(data[CRC_START:])))
+    return bytes(data)
+
+
+def test_a_batch_that_holds_no_records_is_an_error_that_names_it() -> None:
+    broker = ScriptedBroker()
+    data = batch(0, b"zero") + unreadable(1) + batch(3, b"three")
+    broker.answer(FetchRequest, lambda request, version: fetched(data))
+    with pytest.raises(UnreadableBatch, match="partition 0 of topic 't', batch at offset 1: "):
+        values_read(broker, stop=4)
+
+
+def test_a_batch_that_holds_no_records_is_passed_over_when_somebody_is_told() -> None:
+    broker = ScriptedBroker()
+    data = batch(0, b"zero") + unreadable(1) + batch(3, b"three")
+    broker.answer(FetchRequest, lambda request, version: fetched(data))
+    told: list[str] = []
+    assert values_read(broker, stop=4, skip=told.append) == [b"zero", b"three"]
+    assert len(told) == 1
+    assert "batch at offset 1" in told[0]
 
 
 def test_deleted_records_are_skipped_with_a_notice() -> None:
