@@ -332,6 +332,7 @@ class Broker:
             for name, topic in delta.topics.items()
             if name in old.topics and (topic is None or topic.id != old.topics[name].id)
         ]
+        await self.cleaning.release(gone)
         await self.replicas.drop(gone)
         for name in gone:
             self.cleaning.forget(name)

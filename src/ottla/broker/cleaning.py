@@ -4,19 +4,28 @@ There are `log.cleaner.threads` of them, each with a process of its own for the 
 on the disk goes to a thread; only the quick steps, those that change a log others use, run on the loop. When
 nothing is due the tasks sleep for `log.cleaner.backoff.ms`, or until somebody asks for a topic to be
 compacted now.
+
+A task does not end by an error: the cleaner keeps what goes wrong with a log to that log, and anything else
+is logged, counted (`defects`) and followed by the next round.
+
+Files are found by the name of their folder, which a topic that is deleted and made again uses a second time.
+So work on a topic is ended (`release`) before its logs are deleted; none begins until they are (`forget`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition import Partition
+from ottla.storage.checkpoints import TopicPartition
 from ottla.storage.cleaning.cleaner import Cleaner, CleanerSettings
-from ottla.storage.cleaning.job import CleaningJob, Outcomes, Progress, Uncleanable, run
+from ottla.storage.cleaning.job import CleaningJob, Outcomes, Progress, run
+from ottla.storage.cleaning.state import CleaningState
 from ottla.storage.cleaning.worker import CleanerProcess
 from ottla.storage.files import RealDisk
 from ottla.storage.log import Log
@@ -44,6 +53,9 @@ class Cleaning:
         self.cleaner.room = self._room
         self._in_process = isinstance(broker.disk, RealDisk)
         self._local_process: dict[str, CleanerProcess] = {}  # by the name of the log they work on
+        self._released: set[str] = set()  # topics that are being deleted
+        self._ended = asyncio.Event()  # a pass has come to its end
+        self.defects = 0
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -75,8 +87,24 @@ class Cleaning:
         self._tasks.clear()
         self._threads.shutdown()
 
+    async def release(self, topics: Collection[str]) -> None:
+        """The logs of these topics are about to be deleted: return when nobody works on them any more."""
+        self._released.update(topics)
+        while running := [key for key, state in self._states_of(topics) if state.running]:
+            for topic, partition in running:
+                self.cleaner.states[topic, partition].stopping = True
+                process = self._local_process.get(f"{topic}-{partition}")
+                if process is not None:
+                    process.interrupt()
+            self._ended.clear()
+            await self._ended.wait()
+
+    def _states_of(self, topics: Collection[str]) -> list[tuple[TopicPartition, CleaningState]]:
+        return [(key, state) for key, state in self.cleaner.states.items() if key[0] in topics]
+
     def forget(self, topic: str) -> None:
         """The topic was deleted; one made again under its name begins anew."""
+        self._released.discard(topic)
         for key in [key for key in self.cleaner.states if key[0] == topic]:
             self.cleaner.forget(*key)
 
@@ -121,22 +149,36 @@ class Cleaning:
         return space.free - space.mark if space.mark else None
 
     async def _work(self, process: CleanerProcess) -> None:
-        idle_since = self._broker.clock.monotonic()
+        clock = self._broker.clock
+        idle_since = clock.monotonic()
         while True:
-            self.cleaner.settings = self._settings()
-            chosen = await self._choose()
-            if chosen is not None:
-                log, stable_offset = chosen
-                self._local_process[log.name] = process
-                try:
-                    await self._clean(log, stable_offset)
-                finally:
-                    self._local_process.pop(log.name, None)
-                idle_since = self._broker.clock.monotonic()
-                continue
-            if self._broker.clock.monotonic() - idle_since > _FREE_WHEN_IDLE and process.pid is not None:
-                await self._in_thread(process.retire)
+            try:
+                if await self._work_once(process):
+                    idle_since = clock.monotonic()
+                    continue
+                if clock.monotonic() - idle_since > _FREE_WHEN_IDLE and process.pid is not None:
+                    await self._in_thread(process.retire)
+            except Exception:
+                self.defects += 1
+                logger.exception("compaction failed by a defect of ours; going on")
             await self._rest()
+
+    async def _work_once(self, process: CleanerProcess) -> bool:
+        """Clean the log that needs it most; False when none does."""
+        self.cleaner.settings = self._settings()
+        chosen = await self._choose()
+        if chosen is None:
+            return False
+        log, stable_offset = chosen
+        if log.topic in self._released:  # while we were looking
+            return False
+        self._local_process[log.name] = process
+        try:
+            await self._clean(log, stable_offset)
+        finally:
+            self._local_process.pop(log.name, None)
+            self._ended.set()
+        return True
 
     async def _rest(self) -> None:
         seconds = max(self._broker.config["log.cleaner.backoff.ms"], 50) / 1000
@@ -154,7 +196,7 @@ class Cleaning:
         since = clock.monotonic()
         for partition in self._broker.replicas:
             log = partition.log
-            if not log.config.is_compacted:
+            if not log.config.is_compacted or log.topic in self._released:
                 continue
             candidate = self.cleaner.candidate(log, partition.last_stable_offset)
             if candidate is not None and candidate.is_due:
@@ -179,7 +221,7 @@ class Cleaning:
                         cancelled = True
                 try:
                     outcome = future.result()
-                except (OSError, ApiError, Uncleanable) as problem:
+                except Exception as problem:  # noqa: BLE001 - the cleaner tells of it
                     work = steps.throw(problem)
                 else:
                     work = steps.send(outcome)

@@ -128,7 +128,8 @@ class Log:
     def cleanable_segments(self, *, in_detail: bool = False) -> list[CleanableSegment]:
         """All segments as compaction sees them. `in_detail` looks at files for what only grouping asks."""
         dated = in_detail or self.config.max_compaction_lag_ms < FOREVER
-        return self._row.cleanable(dated=dated, in_detail=in_detail)
+        with self._guard("read"):
+            return self._row.cleanable(dated=dated, in_detail=in_detail)
 
     def files(self) -> LogFiles:
         """What the log consists of, for the next start to compare with. Only for a log that is closed."""
@@ -271,6 +272,8 @@ class Log:
             segment.append(data, batches, config.index_interval_bytes)
         except Damaged as damage:  # met when an index has to be made anew
             raise self._go_offline(segment_damaged(self.name, segment.path, damage)) from damage
+        except DamagedSegment as found:
+            raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
         except OSError as problem:
             raise disk_refused(self.name, self.folder, "write", problem) from problem
         for position, base_offset, header in batches:
@@ -533,7 +536,7 @@ class Log:
             return self.recovery_point
 
     def _flush(self, *, with_state: bool, closing: bool = False) -> None:
-        with self._lock:
+        with self._lock, self._guard("flush"):
             self._check_online()
             end_offset, truncations = self.end_offset, self.truncations
             captured = self._flushing.capture(

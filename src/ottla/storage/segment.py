@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from ottla.protocol.batches import HEADER_SIZE, LENGTH_OVERHEAD, read_header
+from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.storage.files import Disk, File
 from ottla.storage.log_config import LogConfig
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
@@ -357,7 +357,8 @@ class Segment:
         if self.first_timestamp is None:
             if self.size == 0:
                 return -1
-            self.first_timestamp = read_header(self.file.read_at(0, HEADER_SIZE)).max_timestamp
+            _, header = next(walk(self.file, 0, self.size, self.base_offset))
+            self.first_timestamp = header.max_timestamp
         return self.first_timestamp
 
     def index_file_sizes(self) -> tuple[int, int]:

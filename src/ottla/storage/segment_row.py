@@ -119,13 +119,18 @@ class SegmentRow:
         """All segments as compaction sees them; files are looked at only for what is asked."""
         found = []
         for segment in self.segments:
-            first_timestamp = segment.load_first_timestamp() if dated else -1
-            sizes = segment.index_file_sizes() if in_detail and segment.sealed else (0, 0)
-            found.append(
-                CleanableSegment(
-                    segment.base_offset, segment.size, first_timestamp, segment.load_max_timestamp(), *sizes
+            with _blaming(segment):
+                first_timestamp = segment.load_first_timestamp() if dated else -1
+                sizes = segment.index_file_sizes() if in_detail and segment.sealed else (0, 0)
+                found.append(
+                    CleanableSegment(
+                        segment.base_offset,
+                        segment.size,
+                        first_timestamp,
+                        segment.load_max_timestamp(),
+                        *sizes,
+                    )
                 )
-            )
         return found
 
     # -- looking -------------------------------------------------------------------------------------
@@ -163,8 +168,9 @@ class SegmentRow:
         segment = self._create(base_offset)
         try:
             self.snapshots.write(base_offset, producers.encode())
-            old.seal()
-        except OSError:
+            with _blaming(old):
+                old.seal()
+        except (OSError, DamagedSegment):
             segment.remove_files()  # it may not lie behind an active segment that goes on growing
             raise
         self.segments.append(segment)
@@ -182,7 +188,8 @@ class SegmentRow:
 
     def write_state(self, end_offset: int, producers: ProducerStates, *, closing: bool) -> list[File]:
         """Indexes and producers as they are now, written but not yet synced."""
-        files = self.segments[-1].write_indexes(finish=closing, spare=closing)
+        with _blaming(self.segments[-1]):
+            files = self.segments[-1].write_indexes(finish=closing, spare=closing)
         if not (closing and self.needs_no_snapshot(producers)):
             files.append(self.snapshots.write(end_offset, producers.encode()))
             self.snapshots.note(end_offset, self.bases)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from ottla.protocol.batches import BatchHeader, headers
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import Record, decode_batch, encode_batch
+from ottla.protocol.varints import encode_records
 from ottla.storage.cleaning.cleaner import Cleaner, CleanerSettings, clean_now
 from ottla.storage.cleaning.job import CleaningJob, Outcomes, Progress, run
 from ottla.storage.cleaning.key_map import KeyMap
@@ -298,6 +300,88 @@ class TestTrouble:
         assert values(other) == [b"2"]
         assert store.state.uncleanable
 
+    def test_damage_met_while_looking_for_work_takes_that_partition_offline_and_no_other(self) -> None:
+        store = Compacted()
+        other = store.directory.create("topic", 1, bytes(range(16)), store.config)
+        for log in (store.log, other):
+            for value in (b"1", b"2"):
+                log.append(memoryview(encode_batch([Record(0, T0, b"k", value, [])])), 0)
+            log.roll()
+        store.reopen()
+        other = store.directory.logs["topic", 1]
+        cleaner = Cleaner(store.directory, store.disk, store.clock)
+        store.disk.remove(store.folder / "00000000000000000000.timeindex")
+        store.damage("00000000000000000000.log", 8, b"\x40")
+        chosen = cleaner.choose([(store.log, 2), (other, 2)])
+        assert chosen is not None and chosen[0] is other
+        assert store.log.failure is not None
+        assert "00000000000000000000.log" in store.log.failure.message
+
+    def test_a_defect_of_ours_is_told_of_and_the_log_is_tried_again(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broken = True
+
+        def run_job(job: CleaningJob, progress: Progress) -> Outcomes:
+            if broken:
+                raise ZeroDivisionError("a defect")
+            return run(job, store.disk, progress=progress)
+
+        store = Compacted(run_job=run_job)
+        store.write((b"a", b"1"))
+        store.write((b"a", b"2"))
+        assert not store.clean()
+        assert "ZeroDivisionError" in caplog.text
+        assert (store.state.failures, store.state.uncleanable) == (1, None)
+        store.clock.advance(61_000)
+        broken = False
+        assert store.cleaner.candidate(store.log, 2) is not None
+        assert clean_now(store.cleaner, store.log, 2)
+        assert values(store.log) == [b"2"]
+
+    @pytest.mark.parametrize("delta", [-1, -3, 1, 5, 1_000_000])
+    def test_offsets_that_records_cannot_have_delete_no_other_record(self, delta: int) -> None:
+        """A record that claims the offset of another, or one of another batch."""
+        store = Compacted()
+        store.write((b"a", b"1"), (b"b", b"1"))
+        rows = [Record(0, T0, b"c", b"1", []), Record(1, T0, b"d", b"1", [])]
+        strange = encode_batch(rows)
+        body = encode_records([(0, T0, b"c", b"1", []), (delta, T0, b"d", b"1", [])], 0, T0)
+        strange[61:] = body
+        strange[8:12] = (len(strange) - 12).to_bytes(4, "big")
+        strange[17:21] = crc32c(bytes(strange[21:])).to_bytes(4, "big")
+        strange[:8] = store.log.end_offset.to_bytes(8, "big")
+        store.log.append_replicated(memoryview(strange))  # a leader would have refused it
+        store.write((b"d", b"2"), (b"d", b"3"))
+        before = read_all_whole(store)
+        done = store.clean()
+        assert {(b"a", b"1"), (b"b", b"1"), (b"c", b"1"), (b"d", b"3")} <= set(read_all_whole(store))
+        if delta != 1:
+            assert not done
+            assert "offset 2" in store.state.uncleanable
+            assert read_all_whole(store) == before
+
+    def test_a_log_deleted_and_made_again_during_a_pass_is_left_alone(self) -> None:
+        store = Compacted()
+        store.write((b"a", b"1"))
+        store.write((b"a", b"2"))
+        store.log.roll()
+        steps = store.cleaner.clean(store.log, 2)
+        work = next(steps)
+        while work.__class__.__name__ != "partial":  # until the pass itself
+            work = steps.send(work())
+        cleaned = work()
+        store.directory.delete("topic", 0)
+        store.log = store.directory.create("topic", 0, bytes(15) + b"\1", store.config)
+        store.write((b"a", b"new"))
+        with pytest.raises(StopIteration) as end:
+            work = steps.send(cleaned)
+            while True:
+                work = steps.send(work())
+        assert end.value.value is False
+        assert not store.files(".swap")
+        assert values(store.crash()) == [b"new"]
+
     def test_a_full_disk_leaves_the_log_as_it_was_and_it_is_tried_again(self) -> None:
         disk = FaultyDisk(MemoryDisk())
         store = Compacted(disk)
@@ -381,6 +465,16 @@ class TestTrouble:
         assert not store.files(".swap")
         store.crash()
         assert values(store.log) == [b"3"]
+
+
+def read_all_whole(store: Store) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of all records, whatever their offsets."""
+    return [
+        (record.key, record.value)
+        for data in store.files(".log").values()
+        for position, header in headers(data)
+        for record in decode_batch(data[position : position + header.size], max_size=1 << 20)
+    ]
 
 
 def test_the_throttle_sleeps_off_what_was_too_fast() -> None:

@@ -67,7 +67,12 @@ def _describe(broker: Broker, topic: str, index: int) -> LogStatePartition:
         problem=state.problem,
     )
     if log.config.is_compacted:
-        where = cleaner.cleanability(log, partition.last_stable_offset)
+        try:
+            where = cleaner.cleanability(log, partition.last_stable_offset)
+        except ApiError as error:
+            return LogStatePartition(
+                partition_index=index, error_code=error.code, error_message=error.message
+            )
         answer.clean_bytes, answer.dirty_bytes = where.clean_bytes, where.dirty_bytes
         answer.first_dirty_offset = where.first_dirty
     if state.last is not None:

@@ -3,6 +3,10 @@
 It does no waiting and knows no threads. `clean` is a generator: between its steps, which run where the log is
 used, it hands out work that blocks (reading, writing, syncing) and is sent the outcome. A broker runs that
 work in threads and processes beside its event loop; a test, or a tool, runs it on the spot (`clean_now`).
+
+Whatever goes wrong with one log is that log's affair: it is noted in its state and logged. A log that holds
+something unreadable is left alone until somebody asks for it or the broker restarts; after anything else, a
+defect of ours included, it is tried again later. No error comes out of `candidate` and `clean`.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from ottla.protocol.errors import ApiError
 from ottla.storage.checkpoints import TopicPartition
 from ottla.storage.cleaning.decisions import Candidate, Cleanability, choose, first_dirty_offset, measure
 from ottla.storage.cleaning.job import CleaningJob, CleaningResult, Outcomes, Progress, Uncleanable, run
-from ottla.storage.cleaning.state import CleaningState, LastCleaning
+from ottla.storage.cleaning.state import CleaningState, LastCleaning, Overtaken
 from ottla.storage.cleaning.swap import Swap, remove_cleaned
 from ottla.storage.files import Disk
 from ottla.storage.log import Log
@@ -32,10 +36,6 @@ RETRY_SECONDS = 60.0
 
 Blocking = Callable[[], Any]
 RunJob = Callable[[CleaningJob, Progress], Outcomes]
-
-
-class Overtaken(Exception):
-    """The log is not any more what the pass was made over."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class Cleaner:
             return None
         try:
             where = self.cleanability(log, stable_offset)
-        except OSError as problem:
-            logger.warning("%s: cannot tell how dirty it is: %s", log.name, problem)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, other logs have to be looked at
+            self._try_later(log, problem)
             return None
         return Candidate(log.name, where, log.config.min_cleanable_dirty_ratio, asked_for)
 
@@ -155,28 +155,48 @@ class Cleaner:
             self._check_room(job)
             result = yield from self._pass(log, job, state)
         except Uncleanable as problem:
-            state.uncleanable = state.problem = str(problem)
-            state.asked_for = False
-            logger.error(
-                "%s cannot be compacted and is left as it is: %s. `ottla log inspect` shows the file; "
-                "`ottla topic compact %s --now` tries again",
-                log.name,
-                problem,
-                log.topic,
-            )
+            self._leave_alone(log, problem)
             return False
-        except (OSError, ApiError, Overtaken) as problem:
-            state.problem = str(problem)
-            state.not_before = self._clock.monotonic() + RETRY_SECONDS
-            state.asked_for = False
-            if log.failure is None:
-                logger.warning("%s: compaction failed, trying again later: %s", log.name, problem)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, other logs have to be compacted
+            self._try_later(log, problem)
             return False
         finally:
             state.running = False
             log.swapping = False
         self._note_done(log, state, job, result, started)
         return True
+
+    def _leave_alone(self, log: Log, problem: Exception) -> None:
+        state = self.state(log)
+        state.uncleanable = state.problem = str(problem)
+        state.asked_for = False
+        state.failures += 1
+        logger.error(
+            "%s cannot be compacted and is left as it is: %s. `ottla log inspect` shows the file; "
+            "`ottla topic compact %s --now` tries again",
+            log.name,
+            problem,
+            log.topic,
+        )
+
+    def _try_later(self, log: Log, problem: Exception) -> None:
+        state = self.state(log)
+        state.problem = str(problem) or repr(problem)
+        state.not_before = self._clock.monotonic() + RETRY_SECONDS
+        state.asked_for = False
+        if isinstance(problem, Overtaken):
+            return
+        state.failures += 1
+        if not isinstance(problem, OSError | ApiError):
+            logger.error(
+                "%s: compaction failed by a defect of ours, trying again later", log.name, exc_info=problem
+            )
+        elif log.failure is None:
+            logger.warning("%s: compaction failed, trying again later: %s", log.name, problem)
+
+    def _is_here(self, log: Log) -> bool:
+        """Whether the folder of this name is still that of the log: a topic may be deleted and made again."""
+        return self._directory.logs.get((log.topic, log.partition)) is log and log.failure is None
 
     def _pass(
         self, log: Log, job: CleaningJob, state: CleaningState
@@ -187,21 +207,23 @@ class Cleaner:
         outcomes = self._run_job(job, state.note_progress)
         try:
             while not isinstance(cleaned := (yield partial(next, outcomes)), CleaningResult):
+                if state.stopping or not self._is_here(log):
+                    raise Overtaken("the log is being deleted")
                 log.swapping = True
                 swap = Swap(self._disk, log, cleaned, truncations)
                 yield swap.promise
-                if not swap.take_place():
+                if not self._is_here(log) or not swap.take_place():
                     raise Overtaken("the log was cut or shortened meanwhile")
                 state.unfinished.append(swap)
                 left = [base for base in left if base not in cleaned.replaces]
                 yield from self._complete(log, swap, state)
                 log.swapping = False
-        except (OSError, ApiError, Uncleanable, Overtaken):
-            outcomes.close()
-            if left and log.failure is None:
+        except Exception:
+            yield outcomes.close
+            if left and self._is_here(log):
                 yield partial(self._remove_rests, log, left)
             raise
-        if self._directory.logs.get(key) is log:
+        if self._is_here(log):
             self._directory.cleaned_offsets[key] = cleaned.cleaned_to
             yield self._directory.checkpoint_cleaned
         return cleaned
@@ -263,7 +285,7 @@ def clean_now(cleaner: Cleaner, log: Log, stable_offset: int) -> bool:
         while True:
             try:
                 outcome = work()
-            except (OSError, ApiError, Uncleanable) as problem:
+            except Exception as problem:  # noqa: BLE001 - the cleaner tells of it
                 work = steps.throw(problem)
             else:
                 work = steps.send(outcome)

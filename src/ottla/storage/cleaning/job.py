@@ -226,6 +226,7 @@ class _Pass:
         self._result = CleaningResult(job.first_dirty)
         self._read = 0
         ends = [segment.base_offset for segment in job.segments[1:]] + [job.segments_end]
+        self._ends = {segment.base_offset: end for segment, end in zip(job.segments, ends, strict=True)}
         self._dirty = [
             segment for segment, end in zip(job.segments, ends, strict=True) if end > job.first_dirty
         ]
@@ -286,10 +287,10 @@ class _Pass:
                         )
                     try:
                         body = open_body(header, batch, max_size)
-                        if note_keys(body, header.record_count, header.base_offset, keys):
+                        if note_keys(body, header.record_count, header.base_offset, last_offset, keys):
                             keys.note_tombstones(last_offset)
                     except (InvalidRecords, CompressionError) as problem:
-                        raise self._uncleanable(segment, position, str(problem)) from problem
+                        raise self._unreadable(segment, position, header, problem) from problem
                 keys.end = last_offset + 1
         # The round also covers offsets that no record has any more.
         keys.end = max(keys.end, min(self._job.first_uncleanable, self._job.segments_end))
@@ -333,7 +334,12 @@ class _Pass:
             try:
                 body = open_body(header, batch, job.config.max_decompressed_message_bytes)
                 survivors = find_survivors(
-                    body, header.record_count, header.base_offset, keys, keeps_tombstones(header, job.now_ms)
+                    body,
+                    header.record_count,
+                    header.base_offset,
+                    header.last_offset,
+                    keys,
+                    keeps_tombstones(header, job.now_ms),
                 )
                 count = survivors.count
                 if count:
@@ -343,7 +349,7 @@ class _Pass:
                     horizon = job.now_ms + job.delete_retention_ms if needs_horizon else None
                     return with_survivors(header, body, survivors, horizon, job.config)
             except (InvalidRecords, CompressionError) as problem:
-                raise self._uncleanable(segment, position, str(problem)) from problem
+                raise self._unreadable(segment, position, header, problem) from problem
         return self._emptied(header)
 
     def _emptied(self, header: BatchHeader) -> bytes | None:
@@ -354,7 +360,11 @@ class _Pass:
     # -- reading -------------------------------------------------------------------------------------
 
     def _batches(self, segment: CleanableSegment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Position, header and bytes of each batch, checked. The bytes are good until the next one."""
+        """Position, header and bytes of each batch, checked. The bytes are good until the next one.
+
+        Offsets are checked too, which no CRC covers: a wrong one would have other records taken for older.
+        """
+        following, end_offset = segment.base_offset, self._ends[segment.base_offset]
         file = self._disk.open(self._folder / file_name(segment.base_offset, LOG_SUFFIX))
         buffer = bytearray(min(READ_SIZE, max(segment.size, HEADER_SIZE)))
         start = filled = position = 0
@@ -381,6 +391,12 @@ class _Pass:
             size = header[1] + LENGTH_OVERHEAD
             if header[3] != MAGIC or size < HEADER_SIZE:
                 raise self._uncleanable(segment, position, "there is no batch header")
+            if header[0] < following or header[6] < 0 or header[0] + header[6] >= end_offset:
+                reason = (
+                    f"a batch with offsets {header[0]} to {header[0] + header[6]} stands between offsets "
+                )
+                raise self._uncleanable(segment, position, f"{reason}{following} and {end_offset}")
+            following = header[0] + header[6] + 1
             with memoryview(buffer)[at : at + size] as batch:
                 if len(batch) < size or crc32c(batch[CRC_START:]) != header[4]:
                     raise self._uncleanable(segment, position, "a batch has a wrong CRC")
@@ -392,6 +408,12 @@ class _Pass:
         self._read += size
         if self._progress is not None:
             self._progress(min(self._read, self._to_read), self._to_read)
+
+    def _unreadable(
+        self, segment: CleanableSegment, position: int, header: BatchHeader, problem: Exception
+    ) -> Uncleanable:
+        reason = f"the records of the batch with offset {header.base_offset} cannot be read ({problem})"
+        return self._uncleanable(segment, position, reason)
 
     def _uncleanable(self, segment: CleanableSegment, position: int, reason: str) -> Uncleanable:
         path = self._folder / file_name(segment.base_offset, LOG_SUFFIX)

@@ -20,17 +20,19 @@ from ottla.protocol.varints import (
 from ottla.storage.cleaning.key_map import KeyMap
 
 
-def note_keys(body: bytes, count: int, base_offset: int, keys: KeyMap) -> bool:
+def note_keys(body: bytes, count: int, base_offset: int, last_offset: int, keys: KeyMap) -> bool:
     """Put the keys of a batch's records into the map; True when one of them is a tombstone.
 
     Records without a key cannot be compacted to, and go; so do those before the part that the map is for.
+    Offsets must rise from `base_offset` to `last_offset`: one that another record has would make the map say
+    of that record what is true of this one.
     """
     size = len(body)
     if count < 0 or count * SMALLEST_RECORD > size:
         raise InvalidRecords(f"{count} records cannot stand in {size} bytes")
     put = keys.put
     start = keys.start
-    end_of_part = len(keys.alive) * 8 + start
+    previous = base_offset - 1
     tombstones = False
     position = 0
     try:
@@ -55,6 +57,11 @@ def note_keys(body: bytes, count: int, base_offset: int, keys: KeyMap) -> bool:
             else:
                 offset, position = read_varint(body, position)
                 offset += base_offset
+            if offset <= previous or offset > last_offset:
+                raise InvalidRecords(
+                    f"a record with offset {offset} behind offset {previous} in a batch up to {last_offset}"
+                )
+            previous = offset
             byte = body[position]
             if byte < 0x80:
                 position += 1
@@ -65,8 +72,6 @@ def note_keys(body: bytes, count: int, base_offset: int, keys: KeyMap) -> bool:
                 value = position + length
                 if value >= end:
                     raise InvalidRecords(f"a key of {length} bytes where {end - position} are left")
-                if offset >= end_of_part:
-                    raise InvalidRecords(f"a record with offset {offset} in a batch that ends before it")
                 if offset >= start:
                     put(body[position:value], offset)
                 if body[value] & 1:  # only null has an odd length
@@ -92,9 +97,12 @@ class Survivors:
 
 
 def find_survivors(
-    body: bytes, count: int, base_offset: int, keys: KeyMap, keep_tombstones: bool
+    body: bytes, count: int, base_offset: int, last_offset: int, keys: KeyMap, keep_tombstones: bool
 ) -> Survivors:
-    """The records that are the latest of their keys, as far as the map knows, and those behind its part."""
+    """The records that are the latest of their keys, as far as the map knows, and those behind its part.
+
+    Offsets must rise from `base_offset` to `last_offset`.
+    """
     size = len(body)
     if count < 0 or count * SMALLEST_RECORD > size:
         raise InvalidRecords(f"{count} records cannot stand in {size} bytes")
@@ -103,6 +111,7 @@ def find_survivors(
     start, end_of_part = keys.start, keys.end
     latest, is_latest = keys.latest, keys.is_latest
     piece_start = -1
+    previous = base_offset - 1
     position = 0
     try:
         for _ in range(count):
@@ -130,6 +139,11 @@ def find_survivors(
             else:
                 offset, position = read_varint(body, position)
                 offset += base_offset
+            if offset <= previous or offset > last_offset:
+                raise InvalidRecords(
+                    f"a record with offset {offset} behind offset {previous} in a batch up to {last_offset}"
+                )
+            previous = offset
             byte = body[position]
             if byte < 0x80:
                 position += 1

@@ -8,6 +8,10 @@ from typing import NamedTuple
 from ottla.storage.cleaning.swap import Swap
 
 
+class Overtaken(Exception):
+    """The log is not any more what the pass was made over."""
+
+
 class LastCleaning(NamedTuple):
     """A cleaning that came to its end."""
 
@@ -30,9 +34,14 @@ class CleaningState:
     problem: str | None = None  # why the last attempt came to nothing, if it did
     not_before: float = float("-inf")  # on the monotonic clock: after a failure others get their turn first
     asked_for: bool = False  # compact it now, whatever the ratio and the lag
+    stopping: bool = False  # the log is about to be deleted: the pass ends at its next step
     passes: int = 0
+    failures: int = 0  # attempts that came to nothing
     last: LastCleaning | None = None
     unfinished: list[Swap] = field(default_factory=list)  # in use, but the disk refused to give them names
 
     def note_progress(self, done: int, total: int) -> None:
+        """Called by the pass, in its thread. Overtaken when it shall end."""
         self.bytes_read, self.bytes_to_read = done, total
+        if self.stopping:
+            raise Overtaken("the log is being deleted")

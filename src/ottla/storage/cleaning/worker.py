@@ -66,7 +66,11 @@ class CleanerProcess:
                 kind, _, rest = line.rstrip("\n").partition(" ")
                 if kind == "progress":
                     done, total = rest.split()
-                    progress(int(done), int(total))
+                    try:
+                        progress(int(done), int(total))
+                    except Exception:
+                        process.kill()  # it would go on with a job that nobody wants
+                        raise
                 elif kind == "segment":
                     try:
                         yield CleanedSegment(**json.loads(rest))
@@ -110,6 +114,12 @@ class CleanerProcess:
                 env={**os.environ, "PYTHONPATH": _import_path()},
             )
             return self._process
+
+    def interrupt(self) -> None:
+        """End the job that runs, if one does: whoever waits for it gets an OSError. Does not block."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
 
     def retire(self) -> None:
         """Let the process go; the next job starts another. Only while no job runs."""
@@ -171,6 +181,8 @@ def main() -> None:
             _say(f"failed {problem.errno or errno.EIO} {_one_line(problem)}")
         except MemoryError:
             _say(f"failed {errno.ENOMEM} no memory for log.cleaner.dedupe.buffer.size bytes of keys")
+        except Exception as problem:  # noqa: BLE001 - the broker tells of it, and tries again later
+            _say(f"failed {errno.EIO} {type(problem).__name__}: {_one_line(problem)}")
 
 
 def _one_line(problem: Exception) -> str:
