@@ -30,7 +30,7 @@ if not __package__:  # run as a script: `python bench/run.py`
 from confluent_kafka import KafkaException
 
 import ottla
-from bench import cleaner, groups
+from bench import attacks, cleaner, groups
 from bench.measure import BULKS, Bench, Pass, Start
 from bench.peers.kafka import VERSION, classpath
 from bench.peers.maven import PeerMissing
@@ -45,6 +45,7 @@ MEASURES = [
     *(f"bulk-{b.name}" for b in BULKS),
     "cleaner",
     "groups",
+    "attacks",
 ]
 
 
@@ -56,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=MEASURES, metavar="NAME", help=", ".join(MEASURES))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round there")
     parser.add_argument("--data", type=Path, help="a folder on the disk to use (default: a temporary one)")
+    parser.add_argument("--attack", default="", metavar="TEXT", help="of the attacks only those named so")
     sides = parser.add_mutually_exclusive_group()
     sides.add_argument("--without-kafka", action="store_true", help="only Ottla: figures, but no ratios")
     sides.add_argument("--calibrate", action="store_true", help="Kafka on both sides: how noisy is it here?")
@@ -143,6 +145,11 @@ def main() -> int:
             prefix="ottla-bench-", dir=arguments.data, ignore_cleanup_errors=True
         ) as folder:
             bench, table, names = run(arguments, Path(folder))
+            rows: list[attacks.Row] = []
+            if "attacks" in (arguments.only or MEASURES) and not arguments.calibrate:
+                rows = attacks.measure(
+                    Path(folder), with_kafka=not arguments.without_kafka, say=_say, only=arguments.attack
+                )
     except PeerMissing as missing:
         _say(f"Apache Kafka cannot be measured here: {missing}")
         _say("with --without-kafka Ottla is measured alone, and no ratio is judged")
@@ -153,11 +160,15 @@ def main() -> int:
     conditions = _conditions(bench, time.monotonic() - began, arguments.quick)
     print(render(table, *names))
     print()
+    if rows:
+        print(attacks.render(rows, *names))
+        print()
     print(conditions)
     if arguments.json:
         report = {
             "conditions": conditions,
             "lines": [line.as_json() for line in table],
+            "attacks": [row.as_json() for row in rows],
             "rounds": bench.results,
             "noise": {"cores": bench.noise.shares, "steal": bench.noise.steal},
         }
