@@ -19,6 +19,7 @@ from collections import deque
 from typing import Protocol
 
 from ottla.broker.buffers import Claim, Lease, RequestMemory, UnsentAnswers
+from ottla.broker.page_cache import Done, is_cached
 from ottla.broker.pending import Pending
 from ottla.broker.sockets import Socket
 from ottla.log_lines import ClientLog
@@ -39,6 +40,8 @@ _REQUESTS_TURN = 32
 """Pipelined requests handled before other connections get a turn of the loop."""
 _SENDFILE_TURN = 4 * 1024 * 1024
 """One answer may not keep the loop longer than it takes to send this much."""
+_CACHED_SECONDS = 1.0
+"""So long what was found in memory is taken to be there."""
 
 
 class Refused(Exception):
@@ -52,6 +55,9 @@ class Host(Protocol):
     memory: RequestMemory
     unsent: UnsentAnswers
     scratch: memoryview
+    """What comes in is received here, and frames are handled here."""
+    answer_scratch: memoryview
+    """Small answers are put together here."""
     max_frame: int
     client_log: ClientLog
 
@@ -63,10 +69,13 @@ class Host(Protocol):
 
     def send_file(self, sock: Socket, file: File, position: int, length: int) -> int: ...
 
+    def read_ahead(self, file: File, position: int, length: int, done: Done) -> None: ...
+
 
 class Connection:
     __slots__ = (
         "_answering",
+        "_cached",
         "_claim",
         "_closed",
         "_early",
@@ -78,6 +87,7 @@ class Connection:
         "_out",
         "_reading",
         "_sock",
+        "_waits_for_disk",
         "_writing",
         "address",
         "client_id",
@@ -107,6 +117,8 @@ class Connection:
         self._answering: Pending | None = None
         self._reading = False
         self._writing = False
+        self._waits_for_disk = False
+        self._cached = 0  # how much of a slice that is sent next is known to be in memory
         self._closed = False
         self._read_on()
 
@@ -319,6 +331,11 @@ class Connection:
 
     # -- out ----------------------------------------------------------------------------------------------
 
+    def _write_on(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._host.loop.add_writer(self._fd, self._writable)
+
     def _write_off(self) -> None:
         if self._writing:
             self._writing = False
@@ -326,16 +343,12 @@ class Connection:
 
     def _send(self, parts: Parts) -> None:
         """Send an answer; what the socket does not take now leaves when it can."""
-        if len(parts) > 1 and (size := sum(map(len, parts))) <= _JOINED:
+        if len(parts) > 1 and sum(map(len, parts)) <= _JOINED:
             try:
-                joined = b"".join([part.read() if isinstance(part, FileSlice) else part for part in parts])
+                parts = self._joined(parts)
             except OSError as error:
                 self.close(f"an answer cannot be read from the log: {error}")
                 return
-            if len(joined) < size:
-                self.close(_SHORT_FILE)
-                return
-            parts = [joined]
         if len(parts) == 1:
             only = parts[0]
             if not isinstance(only, FileSlice):
@@ -355,16 +368,57 @@ class Connection:
             return
         if not self._closed:
             self._read_off()
-            self._writing = True
-            self._host.loop.add_writer(self._fd, self._writable)
+            if not self._waits_for_disk:
+                self._write_on()
             self._host.unsent.hold(self, sum(len(p) for p in self._out if not isinstance(p, FileSlice)))
 
+    def _joined(self, parts: Parts) -> Parts:
+        """A small answer in one piece, if nothing of it has to be waited for."""
+        scratch, pieces = self._host.answer_scratch, []
+        start = 0
+        for part in parts:
+            if isinstance(part, FileSlice):
+                end = start + part.length
+                if part.file.read_cached(part.position, scratch[start:end]) < part.length:
+                    return parts
+                pieces.append(scratch[start:end])
+                start = end
+            else:
+                pieces.append(memoryview(part))
+        return [b"".join(pieces)]
+
     def _writable(self) -> None:
-        self.last_active = self._host.now()
+        now = self._host.now()
+        if now - self.last_active > _CACHED_SECONDS:
+            self._cached = 0
+        self.last_active = now
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._push():
             self._host.unsent.release(self)
             self._write_off()
             self._next()
+        elif self._waits_for_disk:
+            self._write_off()
+        elif not self._closed:
+            self._write_on()
+
+    def _wait_for_disk(self, part: FileSlice, length: int) -> None:
+        """The next `length` bytes to send are not in memory: go on when they are."""
+        self._waits_for_disk = True
+
+        def done(error: OSError | None) -> None:
+            self._waits_for_disk = False
+            if self._closed:
+                return
+            if error is not None:
+                self.close(f"an answer cannot be read from the log: {error}")
+            else:
+                self._cached = length
+                self._go_on()
+
+        self._host.read_ahead(part.file, part.position, length, done)
 
     def _push(self) -> bool:
         """Send what the socket takes. True when all is out; False when it must wait or is closed."""
@@ -376,11 +430,18 @@ class Connection:
                 if isinstance(part, FileSlice):
                     if budget <= 0:
                         return False
-                    sent = self._host.send_file(sock, part.file, part.position, part.length)
+                    length = min(part.length, budget)
+                    if self._cached < length:
+                        if not is_cached(part.file, part.position, length):
+                            self._wait_for_disk(part, length)
+                            return False
+                        self._cached = length
+                    sent = self._host.send_file(sock, part.file, part.position, length)
                     if sent == 0:
                         self.close(_SHORT_FILE)
                         return False
                     budget -= sent
+                    self._cached -= sent
                     if sent == part.length:
                         out.popleft()
                     else:

@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 
 from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.connection import Connection, Parts
+from ottla.broker.page_cache import Done, PageReader
 from ottla.broker.pending import Pending
 from ottla.broker.sockets import Listener, Socket, Sockets
 from ottla.log_lines import ClientLog
+from ottla.storage.files import File
 
 logger = logging.getLogger("ottla.server")
 
@@ -73,6 +75,8 @@ class Server:
         self.dispatch = dispatch
         self.send_file = sockets.send_file
         self.scratch = memoryview(bytearray(_SCRATCH))
+        self.answer_scratch = memoryview(bytearray(_SCRATCH))
+        self.page_reader = PageReader()
         self.memory = RequestMemory(limits.request_memory, now=lambda: self.now())
         self.memory.on_contention = self._sweep_soon
         self.unsent = UnsentAnswers(limits.request_memory)
@@ -154,6 +158,10 @@ class Server:
         for connection in list(self.connections):
             connection.close()
         self.client_log.close()
+        self.page_reader.close()
+
+    def read_ahead(self, file: File, position: int, length: int, done: Done) -> None:
+        self.page_reader.read(self.loop, file, position, length, done)
 
     # -- the door -----------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import errno
 import io
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -76,6 +77,9 @@ class MemoryFile:
         part = self._node.data[position : position + len(buffer)]
         buffer[: len(part)] = part
         return len(part)
+
+    def read_cached(self, position: int, buffer: bytearray | memoryview) -> int:
+        return self.read_into(position, buffer)
 
     def reserve(self, position: int, size: int) -> None:
         """Memory needs no room set aside."""
@@ -271,6 +275,7 @@ class FaultyDisk:
 
     `room` is how many bytes may still be added before it is full (None: it never is); a write that does not
     fit is done as far as it fits. `fail` makes one kind of operation fail, `heal` takes all faults back.
+    `slow_down` makes it take its time: for writes, and for reads of files that are not in memory.
     """
 
     def __init__(self, disk: Disk, room: int | None = None) -> None:
@@ -279,6 +284,16 @@ class FaultyDisk:
         self.writes = 0  # how many times bytes were written
         self._faults: dict[str, tuple[int, str]] = {}
         self.before_write: Callable[[Path], None] | None = None
+        self.read_seconds = 0.0
+        self.write_seconds = 0.0
+        self._cold = ""
+
+    def slow_down(self, *, read: float = 0.0, write: float = 0.0, name: str = "") -> None:
+        """Let each write take so many seconds, and the first read of a page of files with `name`."""
+        self.read_seconds, self.write_seconds, self._cold = read, write, name
+
+    def is_cold(self, path: Path) -> bool:
+        return self.read_seconds > 0 and self._cold in str(path)
 
     def fail(self, operation: str, code: int = errno.EIO, *, name: str = "") -> None:
         """Let an operation fail on paths that contain `name`.
@@ -290,6 +305,7 @@ class FaultyDisk:
     def heal(self) -> None:
         self._faults.clear()
         self.room = None
+        self.slow_down()
 
     def check(self, operation: str, path: Path) -> None:
         code, name = self._faults.get(operation, (0, ""))
@@ -390,6 +406,7 @@ class _FaultyFile:
     def __init__(self, faults: FaultyDisk, file: File) -> None:
         self._faults = faults
         self._file = file
+        self._warm: dict[int, bool] = {}  # pages that were waited for
         self.path = file.path
 
     @property
@@ -397,6 +414,8 @@ class _FaultyFile:
         return self._file.size
 
     def write_at(self, position: int, data: Buffer) -> None:
+        if self._faults.write_seconds:
+            time.sleep(self._faults.write_seconds)
         view = memoryview(data).cast("B")
         end = self._faults.grow(self.path, self._file.size, position + len(view))
         fits = min(max(end - position, 0), len(view))
@@ -406,11 +425,28 @@ class _FaultyFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         self._faults.check("read", self.path)
+        self._wait_for_the_disk(position, size)
         return self._file.read_at(position, size)
 
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         self._faults.check("read", self.path)
+        self._wait_for_the_disk(position, len(buffer))
         return self._file.read_into(position, buffer)
+
+    def read_cached(self, position: int, buffer: bytearray | memoryview) -> int:
+        self._faults.check("read", self.path)
+        if not self._faults.is_cold(self.path):
+            return self._file.read_cached(position, buffer)
+        ready = self._warm.get(position // PAGE, False)
+        return self._file.read_cached(position, buffer) if ready else 0
+
+    def _wait_for_the_disk(self, position: int, size: int) -> None:
+        """What is cold has to be waited for, once."""
+        if self._faults.is_cold(self.path) and size > 0:
+            pages = range(position // PAGE, (position + size - 1) // PAGE + 1)
+            if not all(page in self._warm for page in pages):
+                time.sleep(self._faults.read_seconds)
+                self._warm.update(dict.fromkeys(pages, True))
 
     def reserve(self, position: int, size: int) -> None:
         self._faults.check("reserve", self.path)

@@ -12,10 +12,11 @@ import pytest
 
 from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.connection import Connection, Parts, Refused
+from ottla.broker.page_cache import Done, PageReader
 from ottla.broker.pending import Pending
 from ottla.broker.sockets import SystemSockets
 from ottla.log_lines import ClientLog
-from ottla.storage.files import RealDisk
+from ottla.storage.files import File, RealDisk
 from ottla.storage.log import FileSlice
 from ottla.testing.disk import FaultyDisk
 
@@ -30,6 +31,8 @@ class Host:
         self.memory = RequestMemory(memory)
         self.unsent = UnsentAnswers(memory)
         self.scratch = memoryview(bytearray(scratch))
+        self.answer_scratch = memoryview(bytearray(65_536))
+        self.page_reader = PageReader()
         self.max_frame = 1 << 22
         self.send_file = SystemSockets().send_file
         self.client_log = ClientLog()
@@ -46,6 +49,9 @@ class Host:
 
     def now(self) -> float:
         return self.loop.time()
+
+    def read_ahead(self, file: File, position: int, length: int, done: Done) -> None:
+        self.page_reader.read(self.loop, file, position, length, done)
 
 
 class Client:
@@ -325,6 +331,48 @@ def test_an_answer_that_cannot_be_read_from_its_file_closes_this_connection_and_
         disk.fail("read")
         waiting.resolve(None)
         assert client.host.gone
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [1_000, 1_000_000])
+def test_an_answer_that_is_not_in_memory_is_read_by_a_thread(tmp_path: Path, size: int) -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk(RealDisk())
+        file = disk.open(tmp_path / "log", create=True)
+        content = bytes(range(250)) * (size // 250)
+        file.write_at(0, content)
+        disk.slow_down(read=0.3, name="log")
+        client = Client(lambda body: [b"head", FileSlice(file, 0, size), b"end"])
+        await client.send(frame(b"a"))
+        longest, before = 0.0, client.host.now()
+        received = asyncio.create_task(client.receive(size + 7))
+        while not received.done():
+            await asyncio.sleep(0)
+            now = client.host.now()
+            longest, before = max(longest, now - before), now
+        assert await received == b"head" + content + b"end"
+        assert longest < 0.25, "the loop waited for the disk"
+        assert client.host.page_reader.reads >= 1
+        client.connection.close()
+        client.host.page_reader.close()
+
+    run(scenario)
+
+
+def test_a_client_that_goes_while_its_answer_is_read_from_disk_harms_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk(RealDisk())
+        file = disk.open(tmp_path / "log", create=True)
+        file.write_at(0, b"x" * 100_000)
+        disk.slow_down(read=0.1, name="log")
+        client = Client(lambda body: [b"head", FileSlice(file, 0, 100_000)])
+        await client.send(frame(b"a"))
+        await until(lambda: client.host.page_reader.reads == 1)
+        client.connection.close()
+        await until(lambda: not client.connection._waits_for_disk)
+        assert client.host.gone == [client.connection]
+        client.host.page_reader.close()
 
     run(scenario)
 
