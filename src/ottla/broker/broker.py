@@ -29,6 +29,7 @@ from ottla.broker.handlers import HANDLERS, advertised_by
 from ottla.broker.inspections import Inspections
 from ottla.broker.lane import Lane
 from ottla.broker.limits import group_settings, limits_of, topic_defaults
+from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
@@ -120,6 +121,7 @@ class Broker:
         self._server = Server(Dispatcher(self, HANDLERS, self._lane), limits_of(self.config), self._sockets)
         self.creation_rate = CreationRate()
         self.inspections = Inspections(self._server.memory.count)
+        self.lookups = Lookups()
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None
         self._leaving = AsyncExitStack()
@@ -250,6 +252,7 @@ class Broker:
         await self.cleaning.stop()
         await self.groups.stop()
         self.room.expire_all()
+        self.lookups.close()
         await self._server.drain()
         await self._leave_cluster()
         marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
@@ -263,6 +266,7 @@ class Broker:
         self._server.abort()
         self._lane.clear()
         self.inspections.close()
+        self.lookups.close()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self.groups.stop()

@@ -343,6 +343,59 @@ class RecordWalk:
         return position
 
 
+class TimeWalk:
+    """Looks for the first record with at least this timestamp delta and this offset delta, step by step.
+
+    Only what it needs is looked at: lengths, timestamps and offsets. `found` is the pair of deltas.
+    """
+
+    def __init__(self, body: Body, size: int, count: int, timestamp_delta: int, offset_delta: int) -> None:
+        if count < 0 or count * SMALLEST_RECORD > size:
+            raise InvalidRecords(f"{count} records cannot stand in {size} bytes")
+        self.found: tuple[int, int] | None = None
+        self._body = body
+        self._size = size
+        self._left = count
+        self._timestamp_delta = timestamp_delta
+        self._offset_delta = offset_delta
+        self._position = 0
+
+    def advance(self, most: int) -> bool:
+        """Walk `most` records further; True when one is found or there are no more."""
+        body, size, position = self._body, self._size, self._position
+        wanted_time, wanted_offset = self._timestamp_delta, self._offset_delta
+        steps = min(most, self._left)
+        try:
+            for _ in range(steps):
+                byte = body[position]
+                if byte < 0x80:
+                    position += 1
+                    length = (byte >> 1) ^ -(byte & 1)
+                else:
+                    length, position = read_varint(body, position)
+                end = position + length
+                if length < SMALLEST_RECORD - 1 or end > size:
+                    raise InvalidRecords(f"a record of {length} bytes where {size - position} are left")
+                position += 1
+                byte = body[position]
+                if byte < 0x80:
+                    position += 1
+                    timestamp = (byte >> 1) ^ -(byte & 1)
+                else:
+                    timestamp, position = read_varlong(body, position)
+                if timestamp >= wanted_time:
+                    offset, position = read_varint(body, position)
+                    if offset >= wanted_offset:
+                        self.found = (timestamp, offset)
+                        return True
+                position = end
+        except IndexError:
+            raise InvalidRecords("the records are cut off") from None
+        self._left -= steps
+        self._position = position
+        return self._left == 0
+
+
 def check_records(body: bytes, count: int, require_keys: bool) -> tuple[int, int]:
     """A whole walk (see `RecordWalk`) in one step; (smallest, largest) timestamp delta."""
     walk = RecordWalk(body, len(body), count)

@@ -46,6 +46,7 @@ from ottla.storage.segment import Segment, SegmentInfo
 from ottla.storage.segment_list import NOT_KNOWN, LogFiles, SegmentFiles
 from ottla.storage.segment_row import DamagedSegment, SegmentRow
 from ottla.storage.snapshots import Snapshots
+from ottla.storage.time_search import TimeSearch
 from ottla.storage.transaction_markers import read_control_record
 from ottla.storage.validation import StampedBatch, check_replicated, validate_and_stamp
 
@@ -374,18 +375,56 @@ class Log:
             raise Damaged(segment.size, reason)
 
     def offset_for_timestamp(self, timestamp: int) -> OffsetAndTime | None:
-        """The first record at or after the log's start whose timestamp is at least `timestamp`."""
-        self._check_online()
-        with self._guard("read"):
-            return self._row.first_since(
-                timestamp, self.log_start_offset, self.config.max_decompressed_message_bytes
-            )
+        """The first record at or after the log's start whose timestamp is at least `timestamp`. May block
+        for long: on the event loop, take `searches_since` and run them one by one."""
+        return self._first(self.searches_since(timestamp))
 
     def max_timestamp(self) -> OffsetAndTime | None:
-        """The first record that carries the largest timestamp of the log."""
-        self._check_online()
-        with self._guard("read"):
-            return self._row.newest(self.config.max_decompressed_message_bytes)
+        """The first record that carries the largest timestamp of the log. May block for long, too."""
+        return self._first(self.searches_newest())
+
+    def _first(self, searches: Iterator[TimeSearch | None]) -> OffsetAndTime | None:
+        for search in searches:
+            found = None if search is None else self.run_search(search)
+            if found is not None:
+                return found
+        return None
+
+    def searches_since(self, timestamp: int) -> Iterator[TimeSearch | None]:
+        """Where to look for the first record with at least that timestamp, one place after the other.
+
+        None stands for a place that need not be looked at. Each step takes a moment, on the event loop.
+        """
+        return self._guarded(self._row.searches_since(timestamp, self.log_start_offset, self.config))
+
+    def searches_newest(self) -> Iterator[TimeSearch | None]:
+        """Where to look for the record with the largest timestamp."""
+        return self._guarded(self._row.searches_newest(self.config))
+
+    def _guarded(self, searches: Iterator[TimeSearch | None]) -> Iterator[TimeSearch | None]:
+        while True:
+            self._check_online()
+            with self._guard("read"):
+                try:
+                    search = next(searches)
+                except StopIteration:
+                    return
+            yield search if search is None else search._replace(truncations=self.truncations)
+
+    def run_search(
+        self, search: TimeSearch, *, pause: Callable[[], object] | None = None, only_small: bool = False
+    ) -> OffsetAndTime | None:
+        """What is found there, if anything. In any thread; see `TimeSearch.run`."""
+        try:
+            return search.run(pause=pause, only_small=only_small)
+        except Damaged as damage:
+            if search.truncations != self.truncations:
+                raise ApiError(
+                    ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.name} was truncated while it was searched"
+                ) from damage
+            raise self._go_offline(segment_damaged(self.name, search.path, damage)) from damage
+        except OSError as problem:
+            raise disk_refused(self.name, self.folder, "read", problem) from problem
 
     # -- removing ------------------------------------------------------------------------------------
 

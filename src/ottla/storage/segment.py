@@ -26,7 +26,7 @@ from ottla.storage.offset_index import CorruptIndex, OffsetIndex
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, walk
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
-from ottla.storage.time_index import TimeIndex
+from ottla.storage.time_index import TimeIndex, floor_in_file
 from ottla.storage.validation import StampedBatch
 
 LOG_SUFFIX = ".log"
@@ -255,6 +255,19 @@ class Segment:
             _, time_index = self.rebuild_indexes(REBUILD_INTERVAL)
         self._time_index = None if self.sealed else time_index
         return time_index
+
+    def time_floor(self, timestamp: int) -> int:
+        """An offset such that every batch that ends before it has only smaller timestamps."""
+        time_index = self._time_index
+        if time_index is not None:
+            return self.base_offset + time_index.floor(timestamp)
+        try:
+            file = self._disk.open(self.path_of(TIME_INDEX_SUFFIX))
+            return self.base_offset + floor_in_file(file, timestamp)
+        except (FileNotFoundError, CorruptIndex) as problem:
+            logger.warning("%s: making the time index anew: %s", self.path, problem)
+            _, time_index = self.rebuild_indexes(REBUILD_INTERVAL)
+            return self.base_offset + time_index.floor(timestamp)
 
     def start_empty_indexes(self) -> None:
         self._index, self._time_index = OffsetIndex(), TimeIndex()

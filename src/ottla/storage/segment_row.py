@@ -22,14 +22,14 @@ from ottla.clock import Clock
 from ottla.storage.cleaning.decisions import CleanableSegment
 from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, File
+from ottla.storage.log_config import LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.replay import restore_producers
-from ottla.storage.results import OffsetAndTime
 from ottla.storage.scan import Damaged, walk
 from ottla.storage.segment import DELETED_SUFFIX, SUFFIXES, Segment, SegmentInfo
 from ottla.storage.snapshots import Snapshots
-from ottla.storage.time_search import first_since, newest
+from ottla.storage.time_search import TimeSearch, search_newest, search_since
 
 
 class DamagedSegment(Exception):
@@ -65,6 +65,7 @@ class SegmentRow:
         "_disk",
         "_folder",
         "_open_segments",
+        "_replacements",
         "_sealed_size",
         "_snapshot_position",
         "bases",
@@ -93,6 +94,7 @@ class SegmentRow:
         self.snapshots = snapshots
         self.doomed = DoomedFiles(disk)
         self.folder_dirty = False
+        self._replacements = 0  # by compaction
         self._sealed_size = 0
         self._count_sealed()
         # Where the active segment ended when the last snapshot was taken; there is one at its beginning.
@@ -144,19 +146,38 @@ class SegmentRow:
             infos.append(SegmentInfo(segment.base_offset, segment.size, timestamp))
         return infos
 
-    def first_since(self, timestamp: int, log_start: int, max_size: int) -> OffsetAndTime | None:
-        """The first record at or behind `log_start` with at least that timestamp."""
-        for segment in self.segments:
-            with _blaming(segment):
-                found = first_since(segment, timestamp, log_start, max_size)
-            if found is not None:
-                return found
-        return None
+    def _one_by_one(self) -> Iterator[Segment]:
+        """All segments, for one who takes his time between them: retention may take some out meanwhile.
 
-    def newest(self, max_size: int) -> OffsetAndTime | None:
-        """The first record that carries the largest timestamp of all."""
+        When compaction replaces some, it goes on from the first segment: what was to come may be in there.
+        """
+        last, replacements = -1, self._replacements
+        while True:
+            if replacements != self._replacements:
+                last, replacements = -1, self._replacements
+            slot = self.slot_of(last) + 1
+            if slot >= len(self.segments):
+                return
+            last = self.bases[slot]
+            yield self.segments[slot]
+
+    def searches_since(
+        self, timestamp: int, log_start: int, config: LogConfig
+    ) -> Iterator[TimeSearch | None]:
+        """Where to look for the first record since then: for each segment a search, or None."""
+        for segment in self._one_by_one():
+            with _blaming(segment):
+                search = search_since(segment, timestamp, log_start, config)
+            yield search
+
+    def searches_newest(self, config: LogConfig) -> Iterator[TimeSearch | None]:
+        """Where to look for the first record that carries the largest timestamp of all: the last of these."""
+        for segment in self._one_by_one():
+            with _blaming(segment):
+                segment.load_max_timestamp()
+            yield None
         with _blaming(self.segments[-1]):
-            return newest(self.segments, max_size)
+            yield search_newest(self.segments, config)
 
     # -- growing -------------------------------------------------------------------------------------
 
@@ -290,6 +311,7 @@ class SegmentRow:
         old = self.segments[first:last]
         self.segments[first:last] = [segment]
         self.bases[first:last] = [segment.base_offset]
+        self._replacements += 1
         self._count_sealed()
         return old
 

@@ -4,6 +4,9 @@ On disk (`.timeindex`) an entry is twelve bytes, big-endian: a timestamp, and th
 the segment's base offset, of the batch that carried it. An entry (t, o) says: t is the largest timestamp up
 to the batch that ends at o. Timestamps rise strictly, so a search is one bisect. The last entry of a closed
 segment is its largest timestamp of all, which is what retention by time asks for.
+
+The index of an active segment is in memory. That of a sealed one may have hundreds of thousands of entries; a
+search reads the few it needs from the file (`floor_in_file`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from array import array
 from bisect import bisect_right
 from struct import Struct
 
+from ottla.storage.files import File
 from ottla.storage.offset_index import CorruptIndex
 
 ENTRY = Struct(">qi")
@@ -79,3 +83,37 @@ class TimeIndex:
             index.offsets.append(offset)
         index.written = len(index)
         return index
+
+
+def floor_in_file(file: File, timestamp: int) -> int:
+    """What `TimeIndex.floor` would answer for the index in `file`. CorruptIndex when it does not rise."""
+    size = file.size
+    if size % ENTRY_SIZE:
+        raise CorruptIndex(f"{size} bytes are no whole number of {ENTRY_SIZE}-byte entries")
+    low, high = 0, size // ENTRY_SIZE  # the first entry that is later than `timestamp` is one of these
+    before, behind = (-1, 0), (1 << 63, 1 << 31)  # entries that are known: all others lie between them
+    while low < high:
+        middle = (low + high) // 2
+        entry = _entry_at(file, middle)
+        if not _lies_between(before, entry, behind):
+            raise CorruptIndex("entries do not rise")
+        if entry[0] <= timestamp:
+            low, before = middle + 1, entry
+        else:
+            high, behind = middle, entry
+    # One whose time is too small by damage would lead too far; its neighbour gives it away.
+    if low > 1 and not _lies_between((-1, 0), _entry_at(file, low - 2), before):
+        raise CorruptIndex("entries do not rise")
+    return before[1]
+
+
+def _entry_at(file: File, number: int) -> tuple[int, int]:
+    data = file.read_at(number * ENTRY_SIZE, ENTRY_SIZE)
+    if len(data) < ENTRY_SIZE:
+        raise CorruptIndex("the file ends within an entry")
+    timestamp, offset = ENTRY.unpack(data)
+    return timestamp, offset
+
+
+def _lies_between(before: tuple[int, int], entry: tuple[int, int], behind: tuple[int, int]) -> bool:
+    return before[0] < entry[0] < behind[0] and before[1] <= entry[1] <= behind[1]

@@ -3,6 +3,7 @@
 ListOffsets takes a timestamp, or one of the negative numbers below for a place in the log. What it answers
 for "latest" is the end of what the asking consumer may see: the high watermark, or the last stable offset
 when it reads committed records only. There is no tiered storage, so the local log is the whole log.
+A search by time may be long, so it is done in turns with others or in a thread (`lookups`).
 
 OffsetForLeaderEpoch tells where an epoch of a leader ended, by which a consumer or follower finds out that
 its log was cut behind its back (KIP-320).
@@ -10,8 +11,10 @@ its log was cut behind its back (KIP-320).
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.dispatch import RequestContext
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -29,6 +32,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from ottla.replication.partition import Partition
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -50,60 +54,89 @@ _SINCE_VERSION = {
 }
 _READ_COMMITTED = 1
 
+_Search: TypeAlias = tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]
 
-def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+
+def list_offsets(
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse | Coroutine[object, object, ListOffsetsResponse]:
     asked = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
+    question = _Question(broker, asked, request.isolation_level == _READ_COMMITTED, context.version)
     answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
+    searches = []
     for topic in request.topics:
+        partitions = answers.setdefault(topic.name, {})
         for wanted in topic.partitions:
-            partitions = answers.setdefault(topic.name, {})
-            try:
-                if asked[topic.name, wanted.partition_index] > 1:
-                    raise ApiError(ErrorCode.INVALID_REQUEST)
-                offset, timestamp, epoch = _find(
-                    broker, topic.name, wanted, request.isolation_level == _READ_COMMITTED, context.version
-                )
-                answer = ListOffsetsPartitionResponse(
-                    partition_index=wanted.partition_index,
-                    offset=offset,
-                    timestamp=timestamp,
-                    leader_epoch=epoch,
-                )
-            except ApiError as error:
-                answer = ListOffsetsPartitionResponse(
-                    partition_index=wanted.partition_index, error_code=error.code
-                )
-            partitions[wanted.partition_index] = answer
-    return ListOffsetsResponse(
+            answer = partitions[wanted.partition_index] = ListOffsetsPartitionResponse(
+                partition_index=wanted.partition_index
+            )
+            if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
+                searches.append((topic.name, wanted, answer))
+            else:
+                question.answer_place(topic.name, wanted, answer)
+    response = ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(name=name, partitions=list(partitions.values()))
             for name, partitions in answers.items()
         ]
     )
+    return question.search(searches, response) if searches else response
 
 
-def _find(
-    broker: Broker, topic: str, wanted: ListOffsetsPartition, committed_only: bool, version: int
-) -> tuple[int, int, int]:
-    """Offset, timestamp and leader epoch of what is asked for; -1 stands for nothing."""
-    if wanted.timestamp < 0 and version < _SINCE_VERSION.get(wanted.timestamp, 99):
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    partition = broker.replicas.leader(topic, wanted.partition_index, wanted.current_leader_epoch)
-    log = partition.log
-    limit = partition.last_stable_offset if committed_only else partition.high_watermark
-    if wanted.timestamp == LATEST:
-        return limit, -1, log.leader_epochs.latest
-    if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return log.log_start_offset, -1, log.leader_epochs.epoch_for(log.log_start_offset)
-    if wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return -1, -1, -1
-    if wanted.timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp()
-    else:
-        found = log.offset_for_timestamp(wanted.timestamp)
-    if found is None or found[0] >= limit:
-        return -1, -1, -1
-    return found
+class _Question:
+    """What a request asks of each of its partitions."""
+
+    def __init__(
+        self, broker: Broker, asked: Counter[tuple[str, int]], committed_only: bool, version: int
+    ) -> None:
+        self._broker = broker
+        self._asked = asked
+        self._committed_only = committed_only
+        self._version = version
+
+    def _partition(self, topic: str, wanted: ListOffsetsPartition) -> Partition:
+        if self._asked[topic, wanted.partition_index] > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        if wanted.timestamp < 0 and self._version < _SINCE_VERSION.get(wanted.timestamp, 99):
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+        return self._broker.replicas.leader(topic, wanted.partition_index, wanted.current_leader_epoch)
+
+    def _limit(self, partition: Partition) -> int:
+        """The end of what the asking consumer may see."""
+        return partition.last_stable_offset if self._committed_only else partition.high_watermark
+
+    def answer_place(
+        self, topic: str, wanted: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
+    ) -> None:
+        """Answer what needs no search."""
+        try:
+            partition = self._partition(topic, wanted)
+        except ApiError as error:
+            answer.error_code = error.code
+            return
+        log = partition.log
+        if wanted.timestamp == LATEST:
+            answer.offset, answer.leader_epoch = self._limit(partition), log.leader_epochs.latest
+        elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            answer.offset = log.log_start_offset
+            answer.leader_epoch = log.leader_epochs.epoch_for(log.log_start_offset)
+
+    async def search(self, searches: list[_Search], response: ListOffsetsResponse) -> ListOffsetsResponse:
+        """Answer what needs one, partition by partition, with turns for others between them."""
+        for topic, wanted, answer in searches:
+            try:
+                partition = self._partition(topic, wanted)
+                if wanted.timestamp == MAX_TIMESTAMP:
+                    found = await self._broker.lookups.newest(partition.log)
+                else:
+                    found = await self._broker.lookups.since(partition.log, wanted.timestamp)
+            except ApiError as error:
+                answer.error_code = error.code
+                continue
+            if found is not None and found.offset < self._limit(partition):
+                answer.offset, answer.timestamp, answer.leader_epoch = found
+            await asyncio.sleep(0)
+        return response
 
 
 def offset_for_leader_epoch(

@@ -1,0 +1,69 @@
+"""Searches by time beside the event loop, for ListOffsets requests that ask for them.
+
+Most of them end in a small batch that the index leads to, and are done on the spot. The others run in one
+thread of their own, one place of one log at a time, so that requests take turns and a client that asks for
+costly ones keeps nobody but others like it waiting. Between short stretches of work the thread sleeps for a
+moment, by which the event loop gets the interpreter whenever it wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.storage.log import Log
+from ottla.storage.results import OffsetAndTime
+from ottla.storage.time_search import TimeSearch, TooLong
+
+_PAUSE = 0.0001  # seconds; a timer of the system makes it a little longer
+_TURN = 0.002  # seconds of work on the event loop, after which others have a turn
+
+
+class Lookups:
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ottla-lookups")
+        self._stopping = False
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way ends in a moment, with an error."""
+        self._stopping = True
+        self._thread.shutdown(wait=False)
+
+    async def since(self, log: Log, timestamp: int) -> OffsetAndTime | None:
+        """The first record of a log whose timestamp is at least that. ApiError when the log is offline."""
+        return await self._first(log, log.searches_since(timestamp))
+
+    async def newest(self, log: Log) -> OffsetAndTime | None:
+        """The first record of a log that carries its largest timestamp."""
+        return await self._first(log, log.searches_newest())
+
+    async def _first(self, log: Log, searches: Iterator[TimeSearch | None]) -> OffsetAndTime | None:
+        began = time.monotonic()
+        for search in searches:
+            found = None if search is None else await self._run(log, search)
+            if found is not None:
+                return found
+            if time.monotonic() - began > _TURN:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        return None
+
+    async def _run(self, log: Log, search: TimeSearch) -> OffsetAndTime | None:
+        try:
+            return log.run_search(search, only_small=True)
+        except TooLong:
+            self._check_running()
+            work = partial(log.run_search, search, pause=self._pause)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _pause(self) -> None:
+        self._check_running()
+        time.sleep(_PAUSE)
+
+    def _check_running(self) -> None:
+        if self._stopping:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is stopping")
