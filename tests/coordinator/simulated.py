@@ -81,6 +81,7 @@ class MemoryPartition:
     """What a shard asks of a partition, in memory."""
 
     topic, index, leader_epoch = "__consumer_offsets", 0, 1
+    folder = "__consumer_offsets-0"
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
         self.batches = list(batches or ())

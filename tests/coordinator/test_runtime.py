@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable
 
 import pytest
+from crc32c import crc32c
 
 import ottla.testing
 from ottla.client.wire import Wire
+from ottla.coordinator import runtime
 from ottla.coordinator.coordinator import partition_of
+from ottla.protocol.batches import HEADER_SIZE, headers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -110,3 +113,65 @@ def test_offsets_of_a_topic_deleted_while_they_were_not_watched_are_forgotten_on
         with Wire(broker.bootstrap_servers) as wire:
             find(wire, "g")
             assert committed(wire, "g") == {"u": 2}
+
+
+def flipped_length(data: bytearray) -> None:
+    data[8] ^= 0x40
+
+
+def flipped_record(data: bytearray) -> None:
+    data[-3] ^= 1
+
+
+def unreadable_records(data: bytearray) -> None:
+    """Records that no coordinator wrote, under a checksum that is right."""
+    last = [(position, header) for position, header in headers(data)][-1][0]
+    data[last + HEADER_SIZE :] = b"\xff" * (len(data) - last - HEADER_SIZE)
+    data[last + 17 : last + 21] = crc32c(bytes(data[last + 21 :])).to_bytes(4, "big")
+
+
+def swapped_batches(data: bytearray) -> None:
+    first, second = [data[p : p + h.size] for p, h in headers(data)][:2]
+    data[: len(first) + len(second)] = second + first
+
+
+@pytest.mark.parametrize("damage", [flipped_length, flipped_record, unreadable_records, swapped_batches])
+def test_a_partition_that_cannot_be_read_fails_its_own_groups_only_and_is_tried_again(
+    damage: Callable[[bytearray], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(runtime, "LOAD_DAMAGED_AGAIN_SECONDS", 0.05)
+    names = [f"g{number}" for number in range(20)]
+    with ottla.testing.broker(topics={"t": 1}, **{"offsets.topic.num.partitions": 2}) as broker:
+        with Wire(broker.bootstrap_servers) as wire:
+            find(wire, "g0")
+            for name in names:
+                assert commit(wire, name, 7) == ErrorCode.NONE
+        broker.stop()
+        path = broker.data / "__consumer_offsets-1" / "00000000000000000000.log"
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        damage(damaged)
+        path.write_bytes(damaged)
+        broker.start()
+        lost = {name for name in names if partition_of(name, 2) == 1}
+        with Wire(broker.bootstrap_servers) as wire:
+            assert not when_loaded(lambda: wire.call(ListGroupsRequest()).error_code)
+            assert {group.group_id for group in wire.call(ListGroupsRequest()).groups} == set(names) - lost
+            for name in lost:
+                assert commit(wire, name, 8) == ErrorCode.NOT_COORDINATOR
+            for name in set(names) - lost:
+                assert committed(wire, name) == {"t": 7}
+            assert "__consumer_offsets-1" in caplog.text
+            with path.open("r+b") as file:
+                file.write(whole)
+            assert broker.broker is not None
+            is_online = broker.broker.directory.logs["__consumer_offsets", 1].failure is None
+            assert is_online == (damage in (flipped_record, unreadable_records))
+            if is_online:
+                deadline = time.monotonic() + 30
+                while commit(wire, min(lost), 8) != ErrorCode.NONE:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                assert len(wire.call(ListGroupsRequest()).groups) == 20

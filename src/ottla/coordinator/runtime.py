@@ -8,7 +8,9 @@ why. A command without records is answered after all that was written before it,
 
 A shard begins with loading: the log is read and replayed in a thread, on a state that nobody sees yet, while
 requests get COORDINATOR_LOAD_IN_PROGRESS. It ends when the leadership does: everybody who waits hears
-NOT_COORDINATOR, and the state is dropped.
+NOT_COORDINATOR, and the state is dropped. A shard whose log cannot be read or replayed has failed: clients
+hear NOT_COORDINATOR, as from Apache Kafka, the log says which offset is to blame, and loading is tried again
+now and then. Other shards are not touched by that.
 
 The runtime knows nothing about groups; the coordinator of transactions can run on it as well.
 """
@@ -25,10 +27,10 @@ from ottla.clock import Clock
 from ottla.coordinator.effects import Alarm, Effects, Reply, TimerKey
 from ottla.coordinator.records import Entry, decode_entry, encode_entry
 from ottla.printable import shown
-from ottla.protocol.batches import headers
+from ottla.protocol.batches import MAGIC, crc_matches, headers
 from ottla.protocol.codec import Malformed
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.protocol.records import Record, decode_batch, encode_batch
+from ottla.protocol.records import CompressionError, InvalidRecords, Record, decode_batch, encode_batch
 from ottla.replication.partition import Partition
 from ottla.replication.waiting_room import Timer, Turns, Wait, WaitingRoom
 from ottla.storage.log import FileSlice
@@ -39,6 +41,14 @@ LOAD_BYTES = 1 << 20
 """Read from the log at a time while loading."""
 MAX_BATCH_BYTES = 128 << 20
 """A batch that opens to more than this is not of our making."""
+LOAD_AGAIN_SECONDS = 5.0
+"""After which a shard is loaded again that the disk, or whatever else may pass, kept from being loaded."""
+LOAD_DAMAGED_AGAIN_SECONDS = 60.0
+"""The same for one that cannot be read, which ends only when somebody mends the files."""
+
+
+class Unloadable(Exception):
+    """The log of a shard holds what cannot be replayed; the message says where."""
 
 
 class State(Protocol):
@@ -65,6 +75,7 @@ class Shard(Generic[S]):
         self.leader_epoch = partition.leader_epoch
         self.state: S = runtime.make_state()
         self.loaded = False
+        self.failed = False
         self._runtime = runtime
         self._written = 0
         self._over = False
@@ -197,7 +208,10 @@ class Shard(Generic[S]):
             piece = log.read(offset, LOAD_BYTES, end)
             if piece is None:
                 break
-            offset = await self._runtime.in_thread(partial(self._replay_piece, piece, offset))
+            following = await self._runtime.in_thread(partial(self._replay_piece, piece, offset))
+            if following <= offset:
+                raise self._unloadable(offset, "no whole batch is there")
+            offset = following
             count += 1
         if self._over:
             return
@@ -211,13 +225,22 @@ class Shard(Generic[S]):
     def _replay_piece(self, piece: FileSlice, start: int) -> int:
         """Replay the batches of a piece of the log; the offset to go on from. Runs in a thread."""
         data = piece.read()
-        following = start
+        following = 0
         for position, header in headers(data):
+            offset = header.base_offset
+            if offset < following or header.next_offset <= offset:
+                raise self._unloadable(offset, f"it follows offset {following - 1}")
+            if header.magic == MAGIC and not crc_matches(data, position, header):
+                raise self._unloadable(offset, "its checksum is wrong")
             following = header.next_offset
             if following <= start or header.is_control:
                 continue
             batch = memoryview(data)[position : position + header.size]
-            for record in decode_batch(batch, max_size=MAX_BATCH_BYTES):
+            try:
+                records = decode_batch(batch, max_size=MAX_BATCH_BYTES)
+            except (InvalidRecords, CompressionError) as problem:
+                raise self._unloadable(offset, str(problem)) from problem
+            for record in records:
                 try:
                     entry = decode_entry(record.key, record.value)
                 except Malformed as malformed:
@@ -228,6 +251,13 @@ class Shard(Generic[S]):
                 if entry is not None:
                     self.state.replay(entry)
         return following
+
+    def _unloadable(self, offset: int, reason: str) -> Unloadable:
+        folder = self.partition.log.folder
+        return Unloadable(
+            f"the batch at offset {offset} in {folder} cannot be read: {reason}. "
+            f"`ottla log inspect {folder}` shows what is there; restore the files from a replica or a backup"
+        )
 
     def end(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """This broker is the coordinator no longer: tell everybody who waits."""
@@ -270,11 +300,12 @@ class Runtime(Generic[S]):
         """How many the topic has; 0 while it does not exist."""
         self._shards: dict[int, Shard[S]] = {}
         self._loading: set[asyncio.Task[None]] = set()
+        self._failures: dict[int, str] = {}  # why the shard of a partition could not be loaded the last time
 
     def shard(self, index: int) -> Shard[S]:
         """The shard of a partition, if this broker coordinates it and has loaded it."""
         shard = self._shards.get(index)
-        if shard is None:
+        if shard is None or shard.failed:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         if not shard.loaded:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -285,7 +316,7 @@ class Runtime(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        return any(not shard.loaded for shard in self._shards.values())
+        return any(not shard.loaded and not shard.failed for shard in self._shards.values())
 
     def follow(self, partitions: int, led: Iterable[Partition]) -> None:
         """The topic has so many partitions, of which this broker leads these: begin and end shards."""
@@ -311,11 +342,31 @@ class Runtime(Generic[S]):
             await shard.load()
             if shard.loaded and self.on_loaded is not None:
                 self.on_loaded(shard)
-        except ApiError as error:
-            logger.error("%r cannot be loaded, its groups have no coordinator: %s", shard, error)
-            if self._shards.get(index) is shard:
-                del self._shards[index]
-            shard.end()
+            self._failures.pop(index, None)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it is told and tried again
+            self._load_failed(index, shard, problem)
+
+    def _load_failed(self, index: int, shard: Shard[S], problem: Exception) -> None:
+        """Leave the shard as one that has failed, and load it again after a while."""
+        reason = str(problem) or repr(problem)
+        known = isinstance(problem, ApiError | Unloadable)
+        level = logging.DEBUG if self._failures.get(index) == reason else logging.ERROR
+        logger.log(
+            level,
+            "%r cannot be loaded, its groups have no coordinator until it can: %s",
+            shard,
+            reason,
+            exc_info=None if known else problem,
+        )
+        self._failures[index] = reason
+        shard.end()
+        shard.failed = True
+        wait = LOAD_AGAIN_SECONDS if isinstance(problem, ApiError) else LOAD_DAMAGED_AGAIN_SECONDS
+        self.turns.call_later(wait, self._load_again, index, shard)
+
+    def _load_again(self, index: int, shard: Shard[S]) -> None:
+        if self._shards.get(index) is shard:
+            self._begin(index, shard.partition)
 
     async def loading_done(self) -> None:
         while self._loading:
