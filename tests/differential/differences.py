@@ -257,6 +257,8 @@ _CONFIGS = (
             "results[0].configs.max.decompressed.message.bytes",
             "results[0].configs.max.partitions",
             "results[0].configs.auto.create.topics.per.minute",
+            "results[0].configs.client.memory.max.bytes",
+            "results[0].configs.client.memory.max.bytes.per.ip",
             "results[0].configs.max.records.per.batch",
             "results[0].configs.producer.id.max.per.partition",
             "results[0].configs.producer.id.max.per.broker",

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ottla.broker.cleaning import Cleaning
+from ottla.broker.client_memory import ClientMemory
 from ottla.broker.creation_rate import CreationRate
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
@@ -28,7 +29,7 @@ from ottla.broker.group_surroundings import GroupSurroundings
 from ottla.broker.handlers import HANDLERS, advertised_by
 from ottla.broker.inspections import Inspections
 from ottla.broker.lane import Lane
-from ottla.broker.limits import group_settings, limits_of, topic_defaults
+from ottla.broker.limits import client_memory_limits, group_settings, limits_of, topic_defaults
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.server import Server
@@ -114,11 +115,18 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="ottla-disk")
         self.room = WaitingRoom(self._loop)
+        self.client_memory = ClientMemory(
+            *client_memory_limits(self.config), self._loop.time, lambda: self.client_log
+        )
         self.fetch_sessions = FetchSessions(
-            self.config["max.incremental.fetch.session.cache.slots"], self.rng.randint
+            self.config["max.incremental.fetch.session.cache.slots"],
+            self.rng.randint,
+            memory=self.client_memory,
         )
         self._lane = Lane(self._loop, self._loop.time)
-        self._server = Server(Dispatcher(self, HANDLERS, self._lane), limits_of(self.config), self._sockets)
+        self._server = Server(
+            Dispatcher(self, HANDLERS, self._lane), limits_of(self.config), self._sockets, self.client_memory
+        )
         self.creation_rate = CreationRate()
         self.inspections = Inspections(self._server.memory.count)
         self.lookups = Lookups()
@@ -141,6 +149,7 @@ class Broker:
             in_thread=self.in_thread,
             commit_timeout_ms=lambda: self.config["offsets.commit.timeout.ms"],
             codec=self.config["offsets.topic.compression.codec"],
+            account=self.client_memory,
         )
         try:
             await self._start()
@@ -371,6 +380,7 @@ class Broker:
             self._static_config = self._static_config.over_stored(*layers)
         self.config = self._static_config.with_dynamic(*layers)
         self._server.limits = limits_of(self.config)
+        self.client_memory.limit, self.client_memory.per_address = client_memory_limits(self.config)
         self.controller.defaults = topic_defaults(self.config)
         self.cleaning.configure()
         self.fetch_max_bytes = self.config["fetch.max.bytes"]

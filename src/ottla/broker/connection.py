@@ -19,6 +19,7 @@ from collections import deque
 from typing import Protocol
 
 from ottla.broker.buffers import Claim, Lease, RequestMemory, UnsentAnswers
+from ottla.broker.client_memory import HALF_FRAMES, ClientMemory, Holding
 from ottla.broker.page_cache import Done, is_cached
 from ottla.broker.pending import Pending
 from ottla.broker.sockets import Socket
@@ -36,6 +37,8 @@ _JOINED = 32 * 1024
 """Up to here copying a slice of a file costs less than the two system calls it saves."""
 _SHORT_FILE = "a log file is shorter than its index says; the answer cannot be completed"
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
+_FEW = 4096
+"""So few bytes of an unfinished frame are not worth an account."""
 _REQUESTS_TURN = 32
 """Pipelined requests handled before other connections get a turn of the loop."""
 _SENDFILE_TURN = 4 * 1024 * 1024
@@ -53,6 +56,7 @@ class Host(Protocol):
 
     loop: AbstractEventLoop
     memory: RequestMemory
+    client_memory: ClientMemory
     unsent: UnsentAnswers
     scratch: memoryview
     """What comes in is received here, and frames are handled here."""
@@ -82,6 +86,7 @@ class Connection:
         "_fd",
         "_filled",
         "_frame",
+        "_half",
         "_host",
         "_looked",
         "_out",
@@ -113,6 +118,7 @@ class Connection:
         self._looked = (0.0, 0)  # when `crawls` was asked last, and how many bytes were there then
         self._claim: Claim | None = None
         self._early = bytearray()  # bytes that came behind a request which is still under way
+        self._half: Holding | None = None  # the account of bytes that are kept for later
         self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
         self._answering: Pending | None = None
         self._reading = False
@@ -169,6 +175,7 @@ class Connection:
         if self._claim is not None:
             self._host.memory.withdraw(self._claim)
             self._claim = None
+        self._keep(0)
         self._out.clear()
         self._host.unsent.release(self)
         self._sock.close()
@@ -258,6 +265,30 @@ class Connection:
         if position < end and not self._closed:
             # Writable, as every frame is: the leader stamps offsets into a batch where it lies.
             self._early = bytearray(data[position:end])
+            if end - position > _FEW or self._half is not None:
+                self._keep(end - position)
+        elif self._half is not None:
+            self._keep(0)
+
+    def _keep(self, size: int) -> None:
+        """Account for bytes that wait for the rest of their frame or for the request before them."""
+        memory, half = self._host.client_memory, self._half
+        if half is not None and size <= _FEW:
+            self._half = None
+            memory.release(half)
+        elif half is not None:
+            memory.resize(half, size)
+            memory.touch(half)
+        elif size > _FEW:
+            who = repr(self)
+            if not memory.admit(self.address, who, HALF_FRAMES, size):
+                self.close("there is no memory for its unfinished frame")
+                return
+            self._half = memory.hold(self.address, who, HALF_FRAMES, size, self._evicted)
+
+    def _evicted(self, why: str) -> None:
+        logger.debug("closing %r: %s", self, why)
+        self.close()
 
     def _receive_large(self, start: memoryview, size: int) -> None:
         """Borrow memory for a frame of `size` bytes whose first bytes are in `start`, and go on receiving."""
@@ -266,12 +297,16 @@ class Connection:
         if lease is None:
             self._read_off()
             held = bytes(start)
+            self._keep(len(held))
+            if self._closed:
+                return
             self._claim = memory.wait(size, lambda lease: self._receive(lease, held), self.address)
             return
         self._receive(lease, start)
 
     def _receive(self, lease: Lease, start: memoryview | bytes) -> None:
         self._claim = None
+        self._keep(0)
         lease.view[: len(start)] = start
         self._frame, self._filled = lease, len(start)
         self._looked = (self._host.now(), self._filled)

@@ -5,15 +5,19 @@ requests of a session, so that a lost or doubled one is noticed: 0 asks for a ne
 other number must be the next. A session error makes the client start over with a full request; sessions are a
 saving, never a source of truth, so they may be forgotten at any time and are not kept over a restart.
 
+What a session takes is accounted for (`client_memory`): the longest unused may be dropped to make room for
+other things, and a client for whose session there is no memory sends full requests.
+
 Pure state: time and randomness come in as arguments.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from ottla.broker.client_memory import FETCH_SESSIONS, ClientMemory, Holding
 from ottla.protocol.errors import ErrorCode
 
 NO_SESSION = 0
@@ -47,14 +51,25 @@ class _Told:
         self.log_start_offset = -1
 
 
+_SESSION_BYTES = 1000
+_PARTITION_BYTES = 600
+"""Of a partition in a session, and of the session itself; names come on top."""
+
+
+def size_of(wanted: Iterable[Wanted]) -> int:
+    """What a session of these partitions takes, about."""
+    return _SESSION_BYTES + sum(_PARTITION_BYTES + len(want.topic) for want in wanted)
+
+
 class FetchSession:
-    __slots__ = ("_partitions", "by_id", "epoch", "id", "last_used_ms")
+    __slots__ = ("_partitions", "by_id", "epoch", "holding", "id", "last_used_ms")
 
     def __init__(self, id: int, by_id: bool, wanted: Iterable[Wanted], now_ms: int) -> None:
         self.id = id
         self.by_id = by_id
         self.epoch = 1
         self.last_used_ms = now_ms
+        self.holding: Holding | None = None
         self._partitions: OrderedDict[Key, _Told] = OrderedDict(
             ((w.topic, w.partition), _Told(w)) for w in wanted
         )
@@ -74,6 +89,10 @@ class FetchSession:
                 told.wanted = want
         for key in forgotten:
             self._partitions.pop(key, None)
+
+    def size(self) -> int:
+        """What it takes, about."""
+        return size_of(told.wanted for told in self._partitions.values())
 
     def worth_telling(
         self, key: Key, error: int, size: int, high_watermark: int, log_start_offset: int, diverging: bool
@@ -102,8 +121,15 @@ class FetchSession:
 class FetchSessions:
     """All sessions of a broker, at most `limit`; the longest unused make room after `eviction_ms`."""
 
-    def __init__(self, limit: int, random_int: Callable[[int, int], int], eviction_ms: int = 120_000) -> None:
+    def __init__(
+        self,
+        limit: int,
+        random_int: Callable[[int, int], int],
+        eviction_ms: int = 120_000,
+        memory: ClientMemory | None = None,
+    ) -> None:
         self.limit = limit
+        self._memory = memory
         self._eviction_ms = eviction_ms
         self._random_int = random_int
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
@@ -123,20 +149,51 @@ class FetchSessions:
         session.epoch = 1 if epoch == 0x7FFFFFFF else epoch + 1
         session.last_used_ms = now_ms
         self._sessions.move_to_end(id)
+        if self._memory is not None and session.holding is not None:
+            self._memory.touch(session.holding)
         return session
 
-    def open(self, by_id: bool, wanted: list[Wanted], now_ms: int) -> FetchSession | None:
+    def update(self, session: FetchSession, wanted: Sequence[Wanted], forgotten: Sequence[Key]) -> bool:
+        """Let a session have what an incremental request changes; False when there is no memory for it.
+
+        Then the session is over, and the client starts another.
+        """
+        memory, holding = self._memory, session.holding
+        if memory is None or holding is None or not (wanted or forgotten):
+            session.update(wanted, forgotten)
+            return True
+        more = size_of(wanted) if wanted else 0
+        if more and not memory.admit(holding.address, holding.client, holding.kind, more):
+            self.close(session.id)
+            return False
+        session.update(wanted, forgotten)
+        memory.resize(holding, session.size())
+        return True
+
+    def open(
+        self, by_id: bool, wanted: list[Wanted], now_ms: int, address: str = "", client: str = ""
+    ) -> FetchSession | None:
         """A new session, or None when there is no room: the client then sends full requests."""
         if not self._make_room(now_ms):
+            return None
+        size = size_of(wanted) if self._memory is not None else 0
+        if self._memory is not None and not self._memory.admit(address, client, FETCH_SESSIONS, size):
             return None
         id = self._random_int(1, 0x7FFFFFFF)
         while id in self._sessions:
             id = self._random_int(1, 0x7FFFFFFF)
         session = self._sessions[id] = FetchSession(id, by_id, wanted, now_ms)
+        if self._memory is not None:
+            session.holding = self._memory.hold(
+                address, client, FETCH_SESSIONS, size, lambda why: self.close(id)
+            )
         return session
 
     def close(self, id: int) -> None:
-        self._sessions.pop(id, None)
+        session = self._sessions.pop(id, None)
+        if session is not None and session.holding is not None and self._memory is not None:
+            self._memory.release(session.holding)
+            session.holding = None
 
     def _make_room(self, now_ms: int) -> bool:
         if len(self._sessions) < self.limit:
@@ -146,5 +203,5 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.last_used_ms < self._eviction_ms:
             return False
-        del self._sessions[oldest.id]
+        self.close(oldest.id)
         return True

@@ -23,6 +23,15 @@ def limits_of(config: BrokerConfig) -> Limits:
     )
 
 
+def client_memory_limits(config: BrokerConfig) -> tuple[int, int]:
+    """What may be kept for clients in all, and the share of one address."""
+    limit = config["client.memory.max.bytes"]
+    if limit < 0:
+        limit = _or_endless(config["queued.max.request.bytes"])
+    share = config["client.memory.max.bytes.per.ip"]
+    return limit, limit // 2 if share < 0 else share
+
+
 def _or_endless(limit: int) -> int:
     """Kafka writes "no limit" as a negative number."""
     return limit if limit >= 0 else 2**62

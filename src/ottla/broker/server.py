@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ottla.broker.buffers import RequestMemory, UnsentAnswers
+from ottla.broker.client_memory import ClientMemory
 from ottla.broker.connection import Connection, Parts
 from ottla.broker.page_cache import Done, PageReader
 from ottla.broker.pending import Pending
@@ -71,8 +72,11 @@ class Limits:
 
 
 class Server:
-    def __init__(self, dispatch: Dispatch, limits: Limits, sockets: Sockets) -> None:
+    def __init__(
+        self, dispatch: Dispatch, limits: Limits, sockets: Sockets, client_memory: ClientMemory
+    ) -> None:
         self.dispatch = dispatch
+        self.client_memory = client_memory
         self.send_file = sockets.send_file
         self.scratch = memoryview(bytearray(_SCRATCH))
         self.answer_scratch = memoryview(bytearray(_SCRATCH))

@@ -46,6 +46,10 @@ connections.max.idle.ms               LONG    600000       -
     Close a connection that has been silent so long; a negative value never does.
 queued.max.request.bytes              LONG    268435456    @not-zero
     Memory for requests that are being read or answered; beyond it no more is read until some is done. As much again for answers that clients do not take; beyond it the slowest are cut off. -1 for no limit.
+client.memory.max.bytes               LONG    -1           >=-1  cluster-wide
+    Memory for what clients make the broker keep: unfinished frames, fetch sessions, members of groups. When it is full, what has been idle for longest is dropped; what then finds no room is refused until there is some. -1 for as much as queued.max.request.bytes. Ottla's own key.
+client.memory.max.bytes.per.ip        LONG    -1           >=-1  cluster-wide
+    The share of one client address in client.memory.max.bytes. It counts only when all of it is used: then addresses above their share have to make room first. -1 for a half. Ottla's own key.
 max.partitions                        INT     20000        >=1   cluster-wide
     Most partitions in the cluster. Those of __consumer_offsets (offsets.topic.num.partitions) do not count, so that groups always have room. Ottla's own key.
 max.request.partition.size.limit      INT     2000         >=1

@@ -17,6 +17,7 @@ from ottla.coordinator.consumer_state import Surroundings
 from ottla.coordinator.effects import Alarm, Effects, Reply
 from ottla.coordinator.group import CONSUMER, Caller, GroupSettings
 from ottla.coordinator.groups import Groups, NewOffset
+from ottla.coordinator.member_memory import MemberMemory, subscribing_size
 from ottla.coordinator.records import ConsumerGroupMetadataKey, Entry
 from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -32,9 +33,13 @@ CONSUMER_RECORDS = frozenset((3, 4, 5, 6, 7, 8, 16))
 
 class AllGroups(Groups):
     def __init__(
-        self, settings: GroupSettings, surroundings: Surroundings, client_log: ClientLog | None = None
+        self,
+        settings: GroupSettings,
+        surroundings: Surroundings,
+        client_log: ClientLog | None = None,
+        memory: MemberMemory | None = None,
     ) -> None:
-        super().__init__(settings, client_log)
+        super().__init__(settings, client_log, memory)
         self.surroundings = surroundings
 
     # -- the consumer protocol ----------------------------------------------------------------------------
@@ -49,9 +54,22 @@ class AllGroups(Groups):
             response = draft.leave(request, effects)
             migration.downgrade_if_due(draft, self.settings, effects)
         else:
+            if self.memory is not None:
+                self._check_room_for(request, caller, self.memory)
+            effects.client_host = caller.client_host
             draft = self._joined_or_known(request, effects)
             response = draft.heartbeat(request, caller, effects)
         effects.answer(reply, response)
+
+    def _check_room_for(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, memory: MemberMemory
+    ) -> None:
+        """A member joins or says what it wants anew; most heartbeats say nothing."""
+        memory.heard(request.group_id, request.member_id)
+        topics, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+        if request.member_epoch == JOINING or topics or regex:
+            names = (request.member_id, request.instance_id, request.rack_id, caller.client_id, regex)
+            memory.check_room(request.group_id, subscribing_size(topics, *names), caller)
 
     def _joined_or_known(self, request: ConsumerGroupHeartbeatRequest, effects: Effects) -> ConsumerGroup:
         group = self._groups.get(request.group_id)
@@ -85,11 +103,13 @@ class AllGroups(Groups):
         if not isinstance(group, ConsumerGroup):
             super().join(request, new_id, caller, reply, effects)
         elif group.members:
+            self._check_room(request, new_id, None, caller, effects)
             migration.join(self._draft_of(group, effects), request, new_id, caller, reply, effects)
         else:
             self._check_session_timeout(request.session_timeout_ms)
             if request.member_id:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            self._check_room(request, new_id, None, caller, effects)
             effects.records.extend(group.tombstones())
             classic = ClassicGroup(request.group_id, self.settings)
             effects.drafts[request.group_id] = classic

@@ -18,9 +18,11 @@ from ottla.coordinator.consumer_state import Surroundings
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.group import Group, GroupSettings
 from ottla.coordinator.journal import Rebalance
+from ottla.coordinator.member_memory import Account, MemberMemory
 from ottla.coordinator.runtime import InThread, Runtime, Shard
 from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.leave_group import MemberIdentity
 from ottla.replication.partition import Partition
 from ottla.replication.waiting_room import Turns, WaitingRoom
 
@@ -46,13 +48,20 @@ class GroupCoordinator:
         in_thread: InThread,
         commit_timeout_ms: Callable[[], int],
         codec: int = 0,
+        account: Account | None = None,
     ) -> None:
         self.settings = settings
+        self._turns = turns
         self._topic_id = topic_id
         client_log = ClientLog(clock.monotonic, turns.call_later)  # shared by all shards
         self._runtime: Runtime[AllGroups] = Runtime(
             OFFSETS_TOPIC,
-            lambda: AllGroups(settings, surroundings, client_log),
+            lambda: AllGroups(
+                settings,
+                surroundings,
+                client_log,
+                MemberMemory(account, self._evict) if account is not None else None,
+            ),
             clock=clock,
             turns=turns,
             room=room,
@@ -97,6 +106,39 @@ class GroupCoordinator:
 
     def _shard(self, group_id: str) -> Shard[AllGroups]:
         return self._runtime.shard(partition_of(group_id, max(self._runtime.partitions, 1)))
+
+    # -- members and memory -------------------------------------------------------------------------------
+
+    def abandoned(self, group_id: str, member_id: str) -> None:
+        """The client of a member has gone while it waited for an answer."""
+        try:
+            memory = self._shard(group_id).state.memory
+        except ApiError:
+            return  # there is no such member any more
+        if memory is not None:
+            memory.abandoned(group_id, member_id)
+
+    def _evict(self, group_id: str, member_id: str) -> None:
+        """Remove a member, not now: this may be called in the middle of another command."""
+        self._turns.call_soon(self._remove_member, group_id, member_id)
+
+    def _remove_member(self, group_id: str, member_id: str) -> None:
+        def command(groups: AllGroups, reply: Reply, effects: Effects) -> None:
+            reason = "evicted to make room in memory"
+            groups.leave(group_id, [MemberIdentity(member_id=member_id, reason=reason)], effects)
+            effects.answer(reply, None)
+
+        def done(answer: Any) -> None:
+            if isinstance(answer, ApiError):
+                logger.warning("%r cannot remove an idle member: %s", shard, answer)
+
+        try:
+            shard = self._shard(group_id)
+        except ApiError:
+            return  # the groups of this shard are gone, and their memory is released
+        shard.run(command, done)
+        if shard.state.memory is not None:
+            shard.state.memory.not_evicted(group_id, member_id)
 
     # -- life ---------------------------------------------------------------------------------------------
 

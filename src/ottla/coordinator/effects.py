@@ -51,6 +51,8 @@ class Effects:
     """Alarms to set, None for those to take back."""
     drafts: dict[str, Group] = field(default_factory=dict)
     """Groups as they shall be; each takes the place of the one with its id."""
+    client_host: str = ""
+    """Whose request it is, where a group is kept for it."""
     rebalances: list[Rebalance] = field(default_factory=list)
     """What the journal shall tell."""
 

@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 from ottla.coordinator import offsets
 from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_member import Member
 from ottla.coordinator.effects import Alarm, Effects, Reply
 from ottla.coordinator.group import CLASSIC, Caller, Group, GroupSettings
 from ottla.coordinator.journal import Journal
+from ottla.coordinator.member_memory import MemberMemory, joining_size
 from ottla.coordinator.offsets import ByTopic, Committed, Offsets
 from ottla.coordinator.records import Entry, GroupMetadataKey, OffsetCommitKey
 from ottla.log_lines import ClientLog
@@ -46,8 +48,14 @@ class NewOffset(NamedTuple):
 
 
 class Groups:
-    def __init__(self, settings: GroupSettings, client_log: ClientLog | None = None) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        client_log: ClientLog | None = None,
+        memory: MemberMemory | None = None,
+    ) -> None:
         self.settings = settings
+        self.memory = memory
         self._client_log = client_log or ClientLog()
         self.offsets = Offsets()
         self.journal = Journal()
@@ -94,7 +102,20 @@ class Groups:
             group = ClassicGroup(request.group_id, settings)
         elif not isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        self._check_room(request, new_id, group.members.get(request.member_id), caller, effects)
         self._drafted(group, effects).join(request, new_id, caller, reply, effects)
+
+    def _check_room(
+        self, request: JoinGroupRequest, new_id: str, known: Member | None, caller: Caller, effects: Effects
+    ) -> None:
+        """ApiError when there is no memory for what the member says, as far as it is new."""
+        effects.client_host = caller.client_host
+        if self.memory is None:
+            return
+        present = sum(len(metadata) for _, metadata in known.protocols) if known is not None else -1
+        if sum(len(protocol.metadata) for protocol in request.protocols) > present:
+            size = joining_size(request.protocols, new_id, caller.client_id, request.group_instance_id)
+            self.memory.check_room(request.group_id, size, caller)
 
     def sync(self, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
         if not request.group_id:
@@ -107,6 +128,8 @@ class Groups:
         group = self._groups.get(request.group_id)
         if not isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if self.memory is not None:
+            self.memory.heard(request.group_id, request.member_id)
         # No draft: a heartbeat changes nothing but the alarm.
         effects.answer(reply, HeartbeatResponse(error_code=group.heartbeat(request, effects)))
 
@@ -232,6 +255,27 @@ class Groups:
                 entry.duration_ms,
                 "; ".join(map(str, entry.causes[:3])) or "its coordinator changed",
             )
+
+    def settled(self, effects: Effects) -> None:
+        touched = set(effects.drafts)
+        for key, _ in effects.records:
+            touched.add(key.group if isinstance(key, OffsetCommitKey | GroupMetadataKey) else key.group_id)
+        for group_id in touched:
+            group = self._groups.get(group_id)
+            if isinstance(group, ClassicGroup) and self._is_nothing(group):
+                del self._groups[group_id]
+                group = None
+            if self.memory is not None:
+                self.memory.settle(group_id, group, effects.client_host)
+
+    def _is_nothing(self, group: ClassicGroup) -> bool:
+        """Somebody was given an id to join with and did not come: the group has never been."""
+        is_new = group.generation == 0 and group.since_ms < 0
+        return is_new and group.is_deletable and not self.offsets.count(group.group_id)
+
+    def dropped(self) -> None:
+        if self.memory is not None:
+            self.memory.clear()
 
     def replay(self, entry: Entry) -> None:
         key, value = entry

@@ -58,6 +58,12 @@ class State(Protocol):
 
     def adopt(self, effects: Effects) -> None: ...
 
+    def settled(self, effects: Effects) -> None:
+        """The state is as the effects have made it, records included."""
+
+    def dropped(self) -> None:
+        """The shard is over."""
+
     def alarm(self, alarm: Alarm, effects: Effects) -> None: ...
 
     def resume(self, effects: Effects) -> None: ...
@@ -107,6 +113,7 @@ class Shard(Generic[S]):
         self.state.adopt(effects)
         for entry in effects.records:
             self.state.replay(entry)
+        self.state.settled(effects)
         for key, alarm in effects.alarms.items():
             self._set_alarm(key, alarm)
         self._when_committed(self._written, effects.answers)
@@ -271,6 +278,7 @@ class Shard(Generic[S]):
         self._waits.clear()
         for waiting in list(self._waiting):
             waiting(ApiError(code))
+        self.state.dropped()
 
 
 class Runtime(Generic[S]):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.buffers import RequestMemory, UnsentAnswers
+from ottla.broker.client_memory import ClientMemory
 from ottla.broker.connection import Connection, Parts, Refused
 from ottla.broker.page_cache import Done, PageReader
 from ottla.broker.pending import Pending
@@ -30,6 +31,7 @@ class Host:
         self.loop = asyncio.get_running_loop()
         self.memory = RequestMemory(memory)
         self.unsent = UnsentAnswers(memory)
+        self.client_memory = ClientMemory(1 << 20, 1 << 19, self.loop.time, lambda: self.client_log)
         self.scratch = memoryview(bytearray(scratch))
         self.answer_scratch = memoryview(bytearray(65_536))
         self.page_reader = PageReader()

@@ -2,7 +2,9 @@
 
 from itertools import count
 
+from ottla.broker.client_memory import ClientMemory
 from ottla.broker.fetch_sessions import FetchSession, FetchSessions, Wanted
+from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ErrorCode
 
 
@@ -78,3 +80,37 @@ def test_a_full_cache_opens_no_session_until_the_oldest_is_long_unused() -> None
 
 def test_no_sessions_at_all_can_be_configured() -> None:
     assert sessions(limit=0).open(False, [wanted("a")], 0) is None
+
+
+def accounted(limit: int) -> tuple[FetchSessions, ClientMemory]:
+    log = ClientLog(lambda: 0.0)
+    memory = ClientMemory(limit, limit, lambda: 0.0, lambda: log)
+    numbers = count(1)
+    return FetchSessions(1000, lambda low, high: next(numbers), memory=memory), memory
+
+
+def test_sessions_are_accounted_for_until_they_are_closed() -> None:
+    sessions, memory = accounted(1_000_000)
+    wanted = [Wanted("t" * 100, index, 0, 1000, -1, -1, -1) for index in range(100)]
+    first = sessions.open(False, wanted, 0, "a", "client")
+    second = sessions.open(False, wanted[:1], 0, "a", "client")
+    assert first is not None and second is not None
+    assert 50_000 < memory.used < 150_000
+    before = memory.used
+    assert sessions.update(second, wanted[1:50], [])
+    assert memory.used > before
+    assert sessions.update(second, [], [("t" * 100, index) for index in range(1, 50)])
+    assert memory.used == before
+    sessions.close(first.id)
+    sessions.close(second.id)
+    assert memory.used == 0
+
+
+def test_a_client_without_memory_for_a_session_gets_none() -> None:
+    sessions, memory = accounted(10_000)
+    wanted = [Wanted("t", index, 0, 1000, -1, -1, -1) for index in range(100)]
+    assert sessions.open(False, wanted, 0, "a", "client") is None
+    small = sessions.open(False, wanted[:3], 0, "a", "client")
+    assert small is not None
+    assert not sessions.update(small, wanted, [])
+    assert len(sessions) == 0 and memory.used == 0

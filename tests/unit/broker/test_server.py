@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
+from ottla.broker.client_memory import ClientMemory
 from ottla.broker.server import Limits, Server
 from ottla.broker.sockets import SystemSockets
+from ottla.log_lines import ClientLog
 
 
 def options_of_a_connection(
@@ -27,7 +29,8 @@ def options_of_a_connection(
     monkeypatch.setattr(Server, "_admit", admit_and_keep)
 
     async def scenario() -> int | bytes:
-        server = Server(lambda connection, frame: None, limits, SystemSockets())
+        memory = ClientMemory(1 << 20, 1 << 20, asyncio.get_running_loop().time, ClientLog)
+        server = Server(lambda connection, frame: None, limits, SystemSockets(), memory)
         _, port = server.listen("127.0.0.1", 0, 5)
         server.serve()
         with socket.create_connection(("127.0.0.1", port)):

@@ -61,19 +61,21 @@ def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Fet
             if request.session_id != NO_SESSION:
                 broker.fetch_sessions.close(request.session_id)
             if request.session_epoch == INITIAL_EPOCH:
-                session = broker.fetch_sessions.open(by_id, wanted, now_ms)
+                connection = context.connection
+                session = broker.fetch_sessions.open(
+                    by_id, wanted, now_ms, connection.address, repr(connection)
+                )
         else:
             found = broker.fetch_sessions.resume(request.session_id, request.session_epoch, by_id, now_ms)
             if isinstance(found, ErrorCode):
                 return FetchResponse(error_code=found)
-            found.update(
-                wanted,
-                [
-                    (gone.topic_id if by_id else gone.topic, index)
-                    for gone in request.forgotten_topics_data
-                    for index in gone.partitions
-                ],
-            )
+            forgotten = [
+                (gone.topic_id if by_id else gone.topic, index)
+                for gone in request.forgotten_topics_data
+                for index in gone.partitions
+            ]
+            if not broker.fetch_sessions.update(found, wanted, forgotten):
+                return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             wanted = found.wanted()
             if wanted:
                 session, incremental = found, True

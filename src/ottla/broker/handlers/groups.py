@@ -9,6 +9,7 @@ request; from 3 on each member has its own.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
@@ -56,7 +57,10 @@ def join_group(
     def command(groups: Groups, reply: Reply, effects: Effects) -> None:
         groups.join(request, new_id, caller, reply, effects)
 
-    return ask_all(broker, [Question(request.group_id, command, refused)], finish)
+    answer = ask_all(broker, [Question(request.group_id, command, refused)], finish)
+    if isinstance(answer, Pending):
+        answer.on_cancel = partial(broker.groups.abandoned, request.group_id, request.member_id or new_id)
+    return answer
 
 
 def sync_group(

@@ -1,0 +1,133 @@
+"""What groups keep of their members is accounted for, however the members come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.broker.client_memory import MIN_IDLE, ClientMemory
+from ottla.coordinator.effects import Effects
+from ottla.coordinator.group import Caller, GroupSettings
+from ottla.coordinator.groups import Groups
+from ottla.coordinator.member_memory import MemberMemory
+from ottla.log_lines import ClientLog
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from ottla.protocol.messages.leave_group import MemberIdentity
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+KB = 1000
+
+
+class World:
+    """Groups without a log: what they write is replayed at once, as the runtime does it."""
+
+    def __init__(self, limit: int = 1000 * KB) -> None:
+        self.time = 100.0
+        log = ClientLog(lambda: self.time)
+        self.account = ClientMemory(limit, limit // 2, lambda: self.time, lambda: log)
+        self.evicted: list[tuple[str, str]] = []
+        self.memory = MemberMemory(self.account, lambda *names: self.evicted.append(names))
+        self.groups = Groups(GroupSettings(initial_rebalance_delay_ms=0), log, self.memory)
+        self.alarms: dict[Any, Any] = {}
+
+    def run(self, command: Any) -> Effects:
+        effects = Effects(int(self.time * 1000))
+        command(effects)
+        self.groups.adopt(effects)
+        for entry in effects.records:
+            self.groups.replay(entry)
+        self.groups.settled(effects)
+        self.alarms |= effects.alarms
+        return effects
+
+    def join(self, group: str, member: str, size: int, *, version: int = 3, id_: str = "") -> None:
+        request = JoinGroupRequest(
+            group_id=group,
+            member_id=id_,
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"x" * size)],
+        )
+        caller = Caller("client", "/10.0.0.1", version)
+        self.run(lambda effects: self.groups.join(request, member, caller, lambda _: None, effects))
+
+    def ring(self, group: str, kind: str, member: str = "") -> None:
+        alarm = self.alarms.pop((group, kind, member))
+        self.run(lambda effects: self.groups.alarm(alarm, effects))
+
+    def leave(self, group: str, member: str) -> None:
+        self.run(lambda effects: self.groups.leave(group, [MemberIdentity(member_id=member)], effects))
+
+
+def test_members_count_from_join_to_leave() -> None:
+    world = World()
+    world.join("g", "m1", 100 * KB)
+    world.join("g", "m2", 200 * KB)
+    assert 300 * KB < world.account.used < 310 * KB
+    assert world.account.usage().by_address == {"10.0.0.1": world.account.used}
+    world.ring("g", "join")  # more have come since: it waits for others a little longer
+    world.ring("g", "join")
+    sync = SyncGroupRequest(
+        group_id="g",
+        member_id="m1",
+        generation_id=1,
+        assignments=[SyncGroupRequestAssignment(member_id="m1", assignment=b"y" * 50 * KB)],
+    )
+    world.run(lambda effects: world.groups.sync(sync, lambda _: None, effects))
+    assert 350 * KB < world.account.used < 360 * KB
+    world.leave("g", "m1")
+    world.leave("g", "m2")
+    assert set(world.account.usage().by_kind) <= {"group"}
+
+
+def test_who_finds_no_memory_is_told_to_try_again() -> None:
+    world = World()
+    world.join("g", "m1", 600 * KB)
+    with pytest.raises(ApiError) as refused:
+        world.join("h", "m2", 600 * KB)
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not world.evicted
+    assert world.groups.get("h") is None
+
+
+def test_members_that_have_been_silent_for_longest_make_room() -> None:
+    world = World()
+    world.join("g", "m1", 300 * KB)
+    world.join("h", "m2", 300 * KB)
+    world.join("i", "m3", 300 * KB)
+    world.ring("g", "join")
+    world.time += MIN_IDLE
+    heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m1")
+    world.run(lambda effects: world.groups.heartbeat(heartbeat, lambda _: None, effects))
+    world.join("j", "m4", 300 * KB)
+    assert world.evicted == [("h", "m2")]
+
+
+def test_a_member_whose_client_has_gone_while_it_waited_is_the_first_to_go() -> None:
+    world = World()
+    for number in range(3):
+        world.join(f"g{number}", f"m{number}", 300 * KB)
+    world.memory.abandoned("g2", "m2")
+    world.join("h", "m", 300 * KB)
+    assert world.evicted == [("g2", "m2")]
+
+
+def test_ids_for_members_that_never_come_count_and_are_forgotten_with_their_group() -> None:
+    world = World()
+    world.join("g", "m" * 10 * KB, 10, version=4)
+    assert world.account.used > 10 * KB
+    world.ring("g", "session", "m" * 10 * KB)
+    assert world.groups.get("g") is None
+    assert world.account.used == 0
+
+
+def test_a_shard_that_is_over_releases_everything() -> None:
+    world = World()
+    world.join("g", "m1", 300 * KB)
+    world.join("h", "m2", 300 * KB)
+    world.groups.dropped()
+    assert world.account.used == 0
