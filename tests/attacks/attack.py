@@ -23,6 +23,7 @@ from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopic
 from raw_client import RawClient
 
 MB = 1 << 20
+_TOPIC_EXISTS = 36
 PROBE = Path(__file__).with_name("probe.py")
 
 
@@ -37,7 +38,7 @@ class Target:
         return RawClient(self.address, timeout=timeout, source=source)
 
     def create_topic(self, name: str, partitions: int = 1, **configs: object) -> None:
-        """Create a topic; configuration keys are written with `_` for `.`."""
+        """Create a topic, unless it exists; configuration keys are written with `_` for `.`."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -48,7 +49,7 @@ class Target:
         )
         with self.client() as client:
             answer = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
-        assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+        assert answer.topics[0].error_code in (0, _TOPIC_EXISTS), answer.topics[0].error_message
 
     @property
     def memory(self) -> int:
