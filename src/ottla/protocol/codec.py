@@ -1,26 +1,32 @@
-"""Bytes to messages and back: the four functions everybody else calls.
+"""Bytes to messages and back: the functions everybody else calls.
 
 `decode` and `encode` look up the code that is made for a message and version, which happens once, on first
 use, in about a millisecond. Decoding knows one failure, `Malformed`, whatever the bytes are. Encoding fails
 with a ValueError that names the field, and then the fault is in our own code.
+
+`decode_in_slices` and `encode_in_slices` do the same as generators that pause every millisecond or two. The
+broker uses them for requests and responses of any size that it cannot know to be small.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import Any, TypeVar, cast
 
 from ottla.protocol.compiler import MAX_STRING, Malformed
-from ottla.protocol.decoders import Decoder, compile_decoder
-from ottla.protocol.encoders import Encoder, compile_encoder
+from ottla.protocol.decoders import Decoder, SlicedDecoder, compile_decoder, compile_sliced_decoder
+from ottla.protocol.encoders import Encoder, SlicedEncoder, compile_encoder, compile_sliced_encoder
 from ottla.protocol.schema import Field, Message, Struct
 
-__all__ = ["Malformed", "decode", "decoder", "encode", "encoder"]
+__all__ = ["Malformed", "decode", "decode_in_slices", "decoder", "encode", "encode_in_slices", "encoder"]
 
 _M = TypeVar("_M", bound=Message)
 
 _decoders: dict[tuple[type[Struct], int], Decoder] = {}
 _encoders: dict[tuple[type[Struct], int], Encoder] = {}
+_sliced_decoders: dict[tuple[type[Struct], int], SlicedDecoder] = {}
+_sliced_encoders: dict[tuple[type[Struct], int], SlicedEncoder] = {}
 
 
 def decoder(cls: type[Message], version: int) -> Decoder:
@@ -49,14 +55,45 @@ def decode(cls: type[_M], version: int, view: memoryview, position: int = 0) -> 
     return cast(_M, decoder(cls, version)(view, position))
 
 
+def decode_in_slices(
+    cls: type[_M], version: int, view: memoryview, position: int = 0
+) -> Generator[None, None, _M]:
+    """As `decode`, with pauses. `view` must not change until it is done."""
+    read = _sliced_decoders.get((cls, version))
+    if read is None:
+        _check_version(cls, version)
+        read = _sliced_decoders.setdefault((cls, version), compile_sliced_decoder(cls, version))
+    return cast("Generator[None, None, _M]", read(view, position))
+
+
 def encode(message: Message, version: int) -> list[Any]:
     """The message as parts to be sent one after the other; records are parts of their own, uncopied."""
     write = encoder(type(message), version)
     try:
         return write(message)
-    except (AttributeError, TypeError, ValueError, struct.error) as error:
-        _explain(message, version, type(message).__name__)
-        raise ValueError(f"{type(message).__name__} v{version}: {error}") from error
+    except _ENCODING_ERRORS as error:
+        raise _explained(error, message, version) from error
+
+
+def encode_in_slices(message: Message, version: int) -> Generator[None, None, list[Any]]:
+    """As `encode`, with pauses. The message must not change until it is done."""
+    key = type(message), version
+    write = _sliced_encoders.get(key)
+    if write is None:
+        _check_version(type(message), version)
+        write = _sliced_encoders.setdefault(key, compile_sliced_encoder(type(message), version))
+    try:
+        return (yield from write(message))
+    except _ENCODING_ERRORS as error:
+        raise _explained(error, message, version) from error
+
+
+_ENCODING_ERRORS = (AttributeError, TypeError, ValueError, struct.error)
+
+
+def _explained(error: Exception, message: Message, version: int) -> ValueError:
+    _explain(message, version, type(message).__name__)
+    return ValueError(f"{type(message).__name__} v{version}: {error}")
 
 
 def _check_version(cls: type[Message], version: int) -> None:

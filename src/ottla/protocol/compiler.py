@@ -95,9 +95,10 @@ class Source:
     """Lines of a function being written, the names it uses, and the run of fixed-width values not yet read
     or written."""
 
-    def __init__(self, cls: type[Struct], version: int) -> None:
+    def __init__(self, cls: type[Struct], version: int, *, sliced: bool = False) -> None:
         self.cls = cls
         self.version = version
+        self.sliced = sliced
         message = cast("type[Request | Response]", cls)
         self.flexible = version in message.flexible
         self.lines: list[str] = []

@@ -6,17 +6,20 @@ They meet bytes from anywhere, so each of them keeps these rules:
   `struct` or an index notices itself are turned into Malformed at the end of the function.
 - A struct may not bring more tagged fields than its count can say in one byte, nor one of them twice.
 - Nothing is allocated for an array before its count is checked against the bytes that are left.
-- A request may not need more memory than eight times its size (and a little). It starts with an allowance of
-  seven bytes for each of its own; each array pays for its elements, before they are made, what they cost at
-  most; the eighth is for the contents of strings, and strings with wide characters pay the rest. A request
-  that overdraws its allowance is Malformed.
+- The objects of a request may take `MEMORY_LIMIT` bytes, however many bytes were sent: padding buys nothing.
+  Each array pays for its elements, before they are made, what they cost at most, and so do tagged fields.
+  The contents of strings and bytes take as much as they did on the wire; strings with wide characters pay for
+  the rest. A request that overdraws its allowance is Malformed.
 
 Responses pay nothing: whoever reads one has chosen the broker it comes from.
+
+Each function can be written in two ways: plain, and as a generator that pauses after every few kilobytes
+(`sliced`), so that a large request does not keep the event loop from its other work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 from ottla.protocol.compiler import (
@@ -32,9 +35,12 @@ from ottla.protocol.compiler import (
 from ottla.protocol.schema import FIXED, Data, Field, Request, Struct, default_of
 
 Decoder = Callable[[memoryview, int], Any]
+SlicedDecoder = Callable[[memoryview, int], Generator[None, None, Any]]
 
-MEMORY_FACTOR = 8
-MEMORY_ALLOWANCE = 2 << 20  # room for the short names and small numbers that honest requests are full of
+MEMORY_LIMIT = 32 << 20
+"""Bytes that the objects of one request may take: some 100,000 partitions of an OffsetCommit or a Fetch."""
+SLICE_BYTES = 8 << 10
+"""Bytes that a sliced decoder reads before it pauses: some two milliseconds if they are all tiny elements."""
 
 _LIST = 72  # an empty list with the collector's header
 _LIST_SLOT = 10  # a place in a list that grows by appending
@@ -44,11 +50,17 @@ _SLOT = 8
 _STRING = 80  # the fixed part of a string, at its widest
 _BYTES = 33
 _VIEW = 216  # a memoryview
+_TAG = 64  # an unknown tagged field is not kept, but has to be read
 
 
 def compile_decoder(cls: type[Struct], version: int) -> Decoder:
     """The function (view, position) -> object that reads `cls` at `version`."""
-    return _Decoder(cls, version).compile()
+    return cast(Decoder, _Decoder(cls, version).compile())
+
+
+def compile_sliced_decoder(cls: type[Struct], version: int) -> SlicedDecoder:
+    """The same as a generator that pauses now and then and returns the object."""
+    return cast(SlicedDecoder, _Decoder(cls, version, sliced=True).compile())
 
 
 def minimum_size(field: Field, version: int, flexible: bool) -> int:
@@ -91,11 +103,14 @@ def memory_of_struct(cls: type[Struct], version: int) -> int:
 class _Decoder(Source):
     """Writes the function that reads one message at one version."""
 
-    def compile(self) -> Decoder:
+    def compile(self) -> Any:
         self.bounded = issubclass(self.cls, Request | Data)
         self.line("end = len(view)")
         if self.bounded:
-            self.line(f"allowance = {MEMORY_FACTOR - 1} * (end - pos) + {MEMORY_ALLOWANCE}")
+            self.line(f"allowance = {MEMORY_LIMIT}")
+        if self.sliced:
+            self.line(f"pause = pos + {SLICE_BYTES}")
+            self.line("if 0: yield")  # a generator even where there is no array
         self.line("try:")
         self.indent += 1
         result = self.struct(self.cls)
@@ -114,7 +129,7 @@ class _Decoder(Source):
             self.line("if pos != end:")
             self.line(f"    raise Malformed(f'{what}: {{end - pos}} bytes are left over')")
         self.line(f"return {result}")
-        return cast(Decoder, self.function("def decode(view, pos):"))
+        return self.function("def decode(view, pos):")
 
     def read(self, code: str, target: str) -> None:
         """Put a fixed-width value at the end of the run."""
@@ -143,7 +158,7 @@ class _Decoder(Source):
         """Emit the charge for memory that is about to be used, if this message is charged at all."""
         if self.bounded:
             self.line(f"allowance -= {memory}")
-            self.raises("allowance < 0", "'it would need too much memory for its size'")
+            self.raises("allowance < 0", f"'it would need more than {MEMORY_LIMIT} bytes of memory'")
 
     def struct(self, cls: type[Struct]) -> str:
         """Emit the reading of a struct; gives the name of the variable that holds it."""
@@ -267,6 +282,10 @@ class _Decoder(Source):
             item = self.struct(element)
         self.flush()
         self.line(f"{items}.append({item})")
+        if self.sliced:
+            self.line("if pos > pause:")
+            self.line(f"    pause = pos + {SLICE_BYTES}")
+            self.line("    yield")
         self.indent -= 1
 
     def nested(self, field: Field, target: str) -> None:
@@ -294,6 +313,7 @@ class _Decoder(Source):
         self.flush()
         self.line(f"if {count}:")
         self.indent += 1
+        self.pay(f"{count} * {_TAG}")
         if tagged:
             self.known_tags(obj, tagged, count)
         else:

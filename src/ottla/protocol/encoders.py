@@ -2,11 +2,14 @@
 
 What they produce is a list of parts to be sent one after the other: small pieces joined into buffers, and
 between them the records, which are never touched. Here they have only to be sized.
+
+Each function can be written in two ways: plain, and as a generator that pauses after a number of elements
+(`sliced`), so that a large response does not keep the event loop from its other work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 from ottla.protocol.compiler import (
@@ -20,18 +23,30 @@ from ottla.protocol.compiler import (
 from ottla.protocol.schema import FIXED, Field, Struct, default_of
 
 Encoder = Callable[[Any], list[Any]]
+SlicedEncoder = Callable[[Any], Generator[None, None, list[Any]]]
+
+SLICE_ELEMENTS = 256
+"""Elements of arrays that a sliced encoder writes before it pauses: less than a millisecond."""
 
 
 def compile_encoder(cls: type[Struct], version: int) -> Encoder:
     """The function object -> parts that writes `cls` at `version`."""
-    return _Encoder(cls, version).compile()
+    return cast(Encoder, _Encoder(cls, version).compile())
+
+
+def compile_sliced_encoder(cls: type[Struct], version: int) -> SlicedEncoder:
+    """The same as a generator that pauses now and then and returns the parts."""
+    return cast(SlicedEncoder, _Encoder(cls, version, sliced=True).compile())
 
 
 class _Encoder(Source):
     """Writes the function that writes one message at one version."""
 
-    def compile(self) -> Encoder:
+    def compile(self) -> Any:
         self.buffer = "buf"
+        if self.sliced:
+            self.line(f"left = {SLICE_ELEMENTS}")
+            self.line("if 0: yield")  # a generator even where there is no array
         self.line("parts = []")
         self.line("buf = bytearray()")
         self.struct(self.cls, "o")
@@ -39,7 +54,7 @@ class _Encoder(Source):
         self.line("if buf or not parts:")
         self.line("    parts.append(buf)")
         self.line("return parts")
-        return cast(Encoder, self.function("def encode(o):"))
+        return self.function("def encode(o):")
 
     def write(self, code: str, value: str) -> None:
         """Put a fixed-width value at the end of the run."""
@@ -153,7 +168,12 @@ class _Encoder(Source):
         else:
             self.struct(element, item)
         self.flush()
-        if len(self.lines) == start:
+        if self.sliced:
+            self.line("left -= 1")
+            self.line("if not left:")
+            self.line(f"    left = {SLICE_ELEMENTS}")
+            self.line("    yield")
+        elif len(self.lines) == start:
             self.line("pass")
         self.indent -= 1
 

@@ -26,6 +26,7 @@ _REQUEST_HEAD = Struct(">ihhih")  # the same behind the size
 _RESPONSE = Struct(">ii")  # size, correlation id
 _RESPONSE_FLEXIBLE = Struct(">iib")  # and no tagged fields
 _CORRELATION_ID = Struct(">i")
+_COPIED = 64 * 1024  # a part up to this size is put behind the header by copying it
 
 
 class RequestHeader(NamedTuple):
@@ -83,7 +84,9 @@ def response_frame(api: Api, version: int, correlation_id: int, parts: list[Any]
         head = _RESPONSE_FLEXIBLE.pack(size + 5, correlation_id, 0)
     else:
         head = _RESPONSE.pack(size + 4, correlation_id)
-    return [head + parts[0], *parts[1:]] if parts else [head]
+    if not parts or len(parts[0]) > _COPIED:
+        return [head, *parts]
+    return [head + parts[0], *parts[1:]]
 
 
 def request_frame(request: Request, version: int, correlation_id: int, client_id: str | None) -> list[Any]:
