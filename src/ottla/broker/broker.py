@@ -23,18 +23,19 @@ from typing import TypeVar
 from ottla.broker.cleaning import Cleaning
 from ottla.broker.client_memory import ClientMemory
 from ottla.broker.creation_rate import CreationRate
-from ottla.broker.dispatch import Dispatcher
+from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_surroundings import GroupSurroundings
 from ottla.broker.handlers import HANDLERS, advertised_by
 from ottla.broker.inspections import Inspections
-from ottla.broker.lane import Lane
+from ottla.broker.lane import Lane, Steps
 from ottla.broker.limits import client_memory_limits, group_settings, limits_of, topic_defaults
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
+from ottla.broker.watchdog import Watchdog
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import (
@@ -123,10 +124,10 @@ class Broker:
             self.rng.randint,
             memory=self.client_memory,
         )
-        self._lane = Lane(self._loop, self._loop.time)
-        self._server = Server(
-            Dispatcher(self, HANDLERS, self._lane), limits_of(self.config), self._sockets, self.client_memory
-        )
+        self.watchdog = Watchdog(self._loop, self._loop.time)
+        self._lane = Lane(self._loop, self._loop.time, self.watchdog)
+        dispatcher = Dispatcher(self, HANDLERS, self._lane, self.watchdog)
+        self._server = Server(dispatcher, limits_of(self.config), self._sockets, self.client_memory)
         self.creation_rate = CreationRate()
         self.inspections = Inspections(self._server.memory.count)
         self.lookups = Lookups()
@@ -171,6 +172,7 @@ class Broker:
         self._maintenance.start()
         self.cleaning.start()
         self._server.serve()
+        self.watchdog.start()
         logger.info(
             "broker %d of cluster %s serves %d partitions on %s",
             self.node_id,
@@ -255,6 +257,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what is under way, then close everything cleanly."""
+        self.watchdog.stop()
         self._server.stop_reading()
         self._lane.finish()
         await self._maintenance.stop()
@@ -272,6 +275,7 @@ class Broker:
 
     async def kill(self) -> None:
         """Let go of everything without a clean end, as a crash would: files stay as they are."""
+        self.watchdog.stop()
         self._server.abort()
         self._lane.clear()
         self.inspections.close()
@@ -296,6 +300,10 @@ class Broker:
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run blocking disk work beside the loop."""
         return self._loop.run_in_executor(self._threads, work)
+
+    async def in_slices(self, steps: Steps[T], context: RequestContext) -> T:
+        """Do long work between other requests, for a coroutine that answers `context`."""
+        return await self._lane.in_slices(steps, context)
 
     # -- following the cluster image ----------------------------------------------------------------------
 

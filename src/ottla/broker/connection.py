@@ -319,7 +319,11 @@ class Connection:
         try:
             self._handle(lease.view)
         finally:
-            self._host.memory.give_back(lease)
+            answering = self._answering
+            if answering is not None and answering.frame_in_use:
+                answering.on_frame_free = lambda: self._host.memory.give_back(lease)
+            else:
+                self._host.memory.give_back(lease)
 
     def _handle(self, frame: memoryview) -> bool:
         """Let one request be answered. True when the next one may be read at once."""
@@ -361,6 +365,7 @@ class Connection:
             return
         self._read_on()
         if self._early:
+            self.last_active = self._host.now()
             early, self._early = self._early, bytearray()
             self._take(memoryview(early), len(early))
 

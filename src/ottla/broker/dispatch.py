@@ -2,14 +2,16 @@
 
 A frame is decoded by the version its header names, handed to the one function that serves its API, and what
 comes back is encoded under the same version. Handlers are plain functions that return a message; those that
-must wait return a `Pending`, and those on cold paths may be coroutines.
+must wait return a `Pending`, and those on cold paths may be coroutines. Those that may have much to do are
+generators, which yield wherever they may be interrupted and return the message.
 
 What cannot be answered closes the connection with a line in the log that names the client: bytes that are no
 request, an API or version we do not speak, and a defect of ours. The last one is closed rather than answered
 with UNKNOWN_SERVER_ERROR on purpose: an idempotent producer takes that error for final and gives its batch a
 new sequence, which makes a duplicate; a lost connection makes it ask again.
 
-Produce and Fetch are answered as they come. All else takes the slow lane (`lane`), where it waits in a crowd.
+Produce and Fetch are answered as they come. All else takes the slow lane (`lane`), where it waits in a crowd,
+and where large requests and answers are worked on in slices, decoding and encoding included.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.connection import Connection, Parts, Refused
-from ottla.broker.lane import Lane
+from ottla.broker.lane import FRAME_READ, LARGEST, Answer, Lane, Steps
 from ottla.broker.pending import Pending
+from ottla.broker.watchdog import STALL_SECONDS, Watchdog
 from ottla.protocol import codec
 from ottla.protocol.apis import APIS, Api
 from ottla.protocol.frames import RequestHeader, UnsupportedVersion, parse_request_header, response_frame
@@ -33,20 +37,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ottla.dispatch")
 
 Handler = Callable[["Broker", Any, "RequestContext"], Any]
-"""(broker, request, context) -> response, a Pending or a coroutine of one; None where no answer is due."""
+"""(broker, request, context) -> response, or a Pending, a coroutine or steps (`lane`) that lead to one; None
+where no answer is due."""
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
 
 class RequestContext:
-    """Who asks, and under which version."""
+    """Who asks, under which version, and in how many bytes."""
 
-    __slots__ = ("api", "connection", "header")
+    __slots__ = ("api", "connection", "header", "size")
 
-    def __init__(self, api: Api, header: RequestHeader, connection: Connection) -> None:
+    def __init__(self, api: Api, header: RequestHeader, connection: Connection, size: int = 0) -> None:
         self.api = api
         self.header = header
         self.connection = connection
+        self.size = size
 
     @property
     def version(self) -> int:
@@ -60,20 +66,28 @@ class RequestContext:
     def peer(self) -> str:
         return self.connection.peer
 
+    def describe(self) -> str:
+        return f"{self.api.name} v{self.version}, {self.size} bytes, of {self.connection!r}"
+
     def frame(self, response: Any) -> Parts:
-        return response_frame(
-            self.api,
-            self.header.api_version,
-            self.header.correlation_id,
-            codec.encode(response, self.header.api_version),
-        )
+        return self._framed(codec.encode(response, self.header.api_version))
+
+    def frame_in_slices(self, response: Any) -> Steps[Parts]:
+        return self._framed((yield from codec.encode_in_slices(response, self.header.api_version)))
+
+    def _framed(self, parts: list[Any]) -> Parts:
+        return response_frame(self.api, self.header.api_version, self.header.correlation_id, parts)
 
 
 class Dispatcher:
-    def __init__(self, broker: Broker, handlers: Mapping[int, Handler], lane: Lane) -> None:
+    def __init__(
+        self, broker: Broker, handlers: Mapping[int, Handler], lane: Lane, watchdog: Watchdog
+    ) -> None:
         self._broker = broker
         self._handlers = handlers
         self._lane = lane
+        self._watchdog = watchdog
+        self._now = watchdog.now
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Parts | Pending | None:
@@ -84,15 +98,23 @@ class Dispatcher:
         except codec.Malformed as malformed:
             raise Refused(f"no request: {malformed}") from None
         connection.client_id = header.client_id
-        handler = self._handlers.get(header.api_key)
+        api_key, size = header.api_key, len(frame)
+        handler = self._handlers.get(api_key)
         if handler is None:
-            raise Refused(f"API {header.api_key} is not served here")
-        context = RequestContext(APIS[header.api_key], header, connection)
-        if header.api_key == PRODUCE or header.api_key == FETCH:
-            return self._answer(handler, context, frame)
-        return self._lane.take(partial(self._answer, handler, context), frame)
+            raise Refused(f"API {api_key} is not served here")
+        context = RequestContext(APIS[api_key], header, connection, size)
+        if api_key == PRODUCE or (api_key == FETCH and size <= LARGEST):
+            try:
+                return self._at_once(handler, context, frame)
+            finally:
+                seconds = self._now() - connection.last_active
+                if seconds > STALL_SECONDS:
+                    self._watchdog.request_took(seconds, context)
+        return self._lane.take(partial(self._steps, handler, context), frame, context)
 
-    def _answer(self, handler: Handler, context: RequestContext, frame: memoryview) -> Parts | Pending | None:
+    def _at_once(
+        self, handler: Handler, context: RequestContext, frame: memoryview
+    ) -> Parts | Pending | None:
         api, header = context.api, context.header
         try:
             request = codec.decode(api.request, header.api_version, frame, header.body_start)
@@ -106,6 +128,47 @@ class Dispatcher:
             raise
         except Exception as error:
             raise self._defect(error, context) from error
+        if isinstance(response, GeneratorType):
+            return self._lane.run(self._rest(response, context), context)
+        return self._later(response, context)
+
+    def _steps(self, handler: Handler, context: RequestContext, frame: memoryview) -> Steps[Answer]:
+        """As `_at_once`, with pauses."""
+        api, header = context.api, context.header
+        version, start = header.api_version, header.body_start
+        try:
+            if len(frame) > LARGEST:
+                request = yield from codec.decode_in_slices(api.request, version, frame, start)
+                del frame
+                yield FRAME_READ
+            else:
+                request = codec.decode(api.request, version, frame, start)
+        except codec.Malformed as malformed:
+            raise Refused(f"malformed {api.name} v{version}: {malformed}") from None
+        try:
+            response = handler(self._broker, request, context)
+        except Refused:
+            raise
+        except Exception as error:
+            raise self._defect(error, context) from error
+        del request
+        return (yield from self._rest(response, context))
+
+    def _rest(self, response: Any, context: RequestContext) -> Steps[Answer]:
+        """From what a handler returned to the answer."""
+        try:
+            while isinstance(response, GeneratorType):
+                response = yield from response
+            if isinstance(response, context.api.response):
+                return (yield from context.frame_in_slices(response))
+        except Refused:
+            raise
+        except Exception as error:
+            raise self._defect(error, context) from error
+        return self._later(response, context)
+
+    def _later(self, response: Any, context: RequestContext) -> Pending | None:
+        """What a `Pending` or a coroutine will answer; None where no answer is due."""
         if response is None:
             return None
         pending = response if isinstance(response, Pending) else self._run(response)
@@ -148,14 +211,19 @@ class Dispatcher:
         task.add_done_callback(done)
         return pending
 
-    def _encode(self, context: RequestContext, response: Any) -> Parts | Refused | None:
+    def _encode(self, context: RequestContext, response: Any) -> Parts | Pending | Refused | None:
         """The frame of an answer that came later, or why the connection has to be closed instead."""
         if response is None or isinstance(response, Refused):
             return response
+        if isinstance(response, Exception):
+            return self._defect(response, context)
+        return self._lane.run(self._encoded(context, response), context)
+
+    def _encoded(self, context: RequestContext, response: Any) -> Steps[Parts | Refused]:
         try:
-            if isinstance(response, BaseException):
-                raise response
-            return context.frame(response)
+            if isinstance(response, GeneratorType):
+                response = yield from response
+            return (yield from context.frame_in_slices(response))
         except Exception as error:  # noqa: BLE001 - as above, for those who waited
             return self._defect(error, context)
 

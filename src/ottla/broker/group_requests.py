@@ -7,11 +7,12 @@ and costs no detour: the response is returned as from any plain handler.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
 from ottla.coordinator.coordinator import Command
 from ottla.coordinator.group import Caller
@@ -36,26 +37,58 @@ def ask(
 
 
 def ask_all(
-    broker: Broker, questions: Sequence[Question], finish: Callable[[list[Any]], Any]
+    broker: Broker, questions: Iterable[Question], finish: Callable[[list[Any]], Any]
 ) -> Any | Pending:
-    """What `finish` makes of all answers, in the order of the questions; or a `Pending` of it."""
-    answers: list[Any] = [None] * len(questions)
-    missing = len(questions)
-    pending: Pending | None = None
+    """What `finish` makes of all answers, in the order of the questions; or a `Pending` of it.
 
-    def answered(index: int, answer: Any) -> None:
-        nonlocal missing
-        answers[index] = questions[index].on_error(answer) if isinstance(answer, ApiError) else answer
-        missing -= 1
-        if not missing and pending is not None:
-            pending.resolve(finish(answers))
+    What `finish` makes may also be steps (`lane`) that lead to the response.
+    """
+    collected = _Answers(finish)
+    for question in questions:
+        collected.ask(broker, question)
+    return collected.outcome()
 
-    for index, question in enumerate(questions):
-        broker.groups.run(question.group_id, question.command, partial(answered, index))
-    if not missing:
-        return finish(answers)
-    pending = Pending()
-    return pending
+
+def ask_all_in_slices(
+    broker: Broker, questions: Iterable[Question], finish: Callable[[list[Any]], Any]
+) -> Steps[Any | Pending]:
+    """As `ask_all`, with a pause after each question."""
+    collected = _Answers(finish)
+    for question in questions:
+        collected.ask(broker, question)
+        yield
+    return collected.outcome()
+
+
+class _Answers:
+    """Answers to questions as they come in, in the order of the questions."""
+
+    def __init__(self, finish: Callable[[list[Any]], Any]) -> None:
+        self._finish = finish
+        self._answers: list[Any] = []
+        self._missing = 0
+        self._pending: Pending | None = None
+
+    def ask(self, broker: Broker, question: Question) -> None:
+        self._missing += 1
+        self._answers.append(None)
+        answered = partial(self._take, len(self._answers) - 1, question.on_error)
+        broker.groups.run(question.group_id, question.command, answered)
+
+    def _take(self, index: int, on_error: Callable[[ApiError], Any], answer: Any) -> None:
+        if isinstance(answer, ApiError):
+            answer = on_error(answer)
+        self._answers[index] = answer
+        self._missing -= 1
+        if not self._missing and self._pending is not None:
+            self._pending.resolve(self._finish(self._answers))
+
+    def outcome(self) -> Any | Pending:
+        """Asked when all questions have been put."""
+        if not self._missing:
+            return self._finish(self._answers)
+        self._pending = Pending()
+        return self._pending
 
 
 def caller_of(context: RequestContext) -> Caller:

@@ -5,7 +5,8 @@ a DeleteRecords for every replica's log start. Each enters under the keys (parti
 ready, with a deadline, and leaves exactly once: ready, or expired.
 
 The append itself wakes those who wait, never a timer that looks around. Waking is put off to the next turn of
-the event loop, so that the producer's answer goes out first and a burst of appends wakes a reader once.
+the event loop, so that the producer's answer goes out first and a burst of appends wakes a reader once,
+however many of its keys changed. When very many wait for one key, they are woken over several turns.
 Time and turns are handed in, which lets a simulation drive the room.
 """
 
@@ -16,6 +17,9 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
 logger = logging.getLogger("ottla.waiting_room")
+
+_CHECKED_IN_A_TURN = 64
+"""Requests that are asked whether they are ready before others have a turn of the loop."""
 
 
 class Timer(Protocol):
@@ -30,10 +34,18 @@ class Turns(Protocol):
     def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer: ...
 
 
+def _nothing(expired: bool) -> None:
+    """What is left to be done for who has left."""
+
+
+def _never() -> bool:
+    return False
+
+
 class Wait:
     """One request in the room. `done(expired)` is called once, unless it is cancelled before."""
 
-    __slots__ = ("_done", "_keys", "_ready", "_room", "_timer")
+    __slots__ = ("_done", "_keys", "_noticed", "_ready", "_room", "_timer")
 
     def __init__(
         self,
@@ -41,11 +53,13 @@ class Wait:
         keys: tuple[Hashable, ...],
         ready: Callable[[], bool],
         done: Callable[[bool], None],
+        noticed: Callable[[Hashable], None] | None,
     ) -> None:
         self._room = room
         self._keys = keys
         self._ready = ready
         self._done = done
+        self._noticed = noticed
         self._timer: Timer | None = None
 
     def cancel(self) -> None:
@@ -54,19 +68,25 @@ class Wait:
             self._timer.cancel()
             self._timer = None
         self._room._remove(self)
+        # They refer to this and to each other: let them all go now, not when garbage is collected.
+        self._done, self._ready, self._noticed = _nothing, _never, None
 
     def _leave(self, expired: bool) -> None:
+        done = self._done
         self.cancel()
         try:
-            self._done(expired)
+            done(expired)
         except Exception:
             logger.exception("a request that waited could not be answered")
 
-    def _check(self) -> None:
+    def _check(self, woken: Iterable[Hashable]) -> None:
         """Leave if ready. A defect in one who waits may not keep the others from being woken."""
         if self._timer is None:
             return  # left already, because of another who was woken in this turn
         try:
+            if self._noticed is not None:
+                for key in woken:
+                    self._noticed(key)
             ready = self._ready()
         except Exception:
             logger.exception("a request that waits cannot tell whether it is ready")
@@ -82,6 +102,7 @@ class WaitingRoom:
         # Insertion order is kept, so that among those who wait for one partition the first comes first.
         self._waits: dict[Hashable, dict[Wait, None]] = {}
         self._woken: dict[Hashable, None] = {}
+        self._to_check: dict[Wait, list[Hashable]] = {}
 
     def __len__(self) -> int:
         return len({wait for waits in self._waits.values() for wait in waits})
@@ -92,12 +113,16 @@ class WaitingRoom:
         ready: Callable[[], bool],
         done: Callable[[bool], None],
         timeout: float,
+        noticed: Callable[[Hashable], None] | None = None,
     ) -> Wait:
         """Wait until `ready()` holds, asked whenever one of `keys` is notified, or `timeout` seconds pass.
 
+        Who waits for many keys may want to know which of them were: `noticed` is called with each of these
+        before `ready` is asked.
+
         The caller has found the request not ready in this same turn, so nothing can be missed in between.
         """
-        wait = Wait(self, tuple(keys), ready, done)
+        wait = Wait(self, tuple(dict.fromkeys(keys)), ready, done, noticed)
         for key in wait._keys:
             self._waits.setdefault(key, {})[wait] = None
         wait._timer = self._turns.call_later(timeout, wait._leave, True)
@@ -117,10 +142,21 @@ class WaitingRoom:
                 wait._leave(expired=True)
 
     def _wake(self) -> None:
+        """Ask each of those who wait for what changed, once; a crowd of them in several turns."""
         woken, self._woken = self._woken, {}
+        is_under_way = bool(self._to_check)
         for key in woken:
-            for wait in list(self._waits.get(key, ())):
-                wait._check()
+            for wait in self._waits.get(key, ()):
+                self._to_check.setdefault(wait, []).append(key)
+        if not is_under_way:
+            self._check_some()
+
+    def _check_some(self) -> None:
+        for _ in range(min(len(self._to_check), _CHECKED_IN_A_TURN)):
+            wait = next(iter(self._to_check))
+            wait._check(self._to_check.pop(wait))
+        if self._to_check:
+            self._turns.call_soon(self._check_some)
 
     def _remove(self, wait: Wait) -> None:
         for key in wait._keys:

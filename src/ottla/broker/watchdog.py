@@ -1,0 +1,87 @@
+"""The watchdog: notices when the event loop stood still, says whose request it was, and counts.
+
+One thread serves everybody, so whatever keeps it busy keeps all clients waiting. Two things are looked at:
+
+- Each request, when it has been handled: one that kept the loop for more than `STALL_SECONDS` is logged with
+  its API, its client and its size. That takes one reading of the clock for a request.
+- A beat, several times a second: one that comes too late, without a request that explains it, tells of a
+  stall that no request caused: housekeeping, another process, a machine that was suspended.
+
+`counts` is for whoever shows figures about the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ottla.replication.waiting_room import Timer, Turns
+
+logger = logging.getLogger("ottla.watchdog")
+
+STALL_SECONDS = 0.1
+_BEAT_SECONDS = 0.1
+
+
+class Request(Protocol):
+    """What is said about the request that kept the loop."""
+
+    def describe(self) -> str: ...
+
+
+@dataclass(slots=True)
+class StallCounts:
+    by_requests: int = 0
+    by_others: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.longest = max(self.longest, seconds)
+
+
+class Watchdog:
+    def __init__(self, turns: Turns, now: Callable[[], float]) -> None:
+        self.counts = StallCounts()
+        self.now = now
+        self._turns = turns
+        self._explained = 0.0
+        self._due = 0.0
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        self._due = self.now() + _BEAT_SECONDS
+        self._explained = 0.0
+        self._timer = self._turns.call_later(_BEAT_SECONDS, self._beat)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def request_took(self, seconds: float, request: Request | None) -> None:
+        """Called when a request, or a slice of one, kept the loop for longer than `STALL_SECONDS`."""
+        self._explained += seconds
+        self.counts.by_requests += 1
+        self.counts.add(seconds)
+        logger.warning(
+            "the broker stood still for %.0f ms because of %s",
+            seconds * 1000,
+            "a request" if request is None else request.describe(),
+        )
+
+    def _beat(self) -> None:
+        late = self.now() - self._due
+        unexplained = late - self._explained
+        if unexplained > STALL_SECONDS:
+            self.counts.by_others += 1
+            self.counts.add(unexplained)
+            logger.warning(
+                "the broker stood still for %.0f ms, not because of a single request: "
+                "housekeeping, a crowd of requests, or a machine that was busy or suspended",
+                unexplained * 1000,
+            )
+        self.start()
