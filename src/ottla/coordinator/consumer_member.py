@@ -91,11 +91,11 @@ class _Listed(Protocol):
 
 def as_partitions(listed: Iterable[_Listed]) -> Partitions:
     """From the lists of a message or a record."""
-    result: dict[TopicId, frozenset[int]] = {}
+    result: dict[TopicId, set[int]] = {}
     for each in listed:
         if each.partitions:
-            result[each.topic_id] = result.get(each.topic_id, frozenset()).union(each.partitions)
-    return result
+            result.setdefault(each.topic_id, set()).update(each.partitions)
+    return {topic: frozenset(partitions) for topic, partitions in result.items()}
 
 
 def _as_owned(listed: Iterable[TopicPartitions], epoch: int) -> Owned:

@@ -148,11 +148,24 @@ def test_a_broker_tells_static_values_defaults_and_secrets(wire: Wire) -> None:
     assert [s.name for s in configs["log.retention.hours"].synonyms] == ["log.retention.hours"]
 
 
-def test_several_resources_are_answered_in_their_order(wire: Wire, topic: str) -> None:
+def test_several_resources_are_answered_in_their_order_and_each_once(wire: Wire, topic: str) -> None:
     names = [topic, "nobody", topic]
     resources = [DescribeConfigsResource(resource_type=TOPIC, resource_name=name) for name in names]
     results = wire.call(DescribeConfigsRequest(resources=resources)).results
-    assert [(r.resource_name, r.error_code) for r in results] == [(topic, 0), ("nobody", 3), (topic, 0)]
+    assert [(r.resource_name, r.error_code) for r in results] == [(topic, 0), ("nobody", 3)]
+
+
+def test_a_resource_that_is_named_twice_is_answered_with_the_keys_of_both(wire: Wire, topic: str) -> None:
+    def described(*asked: list[str] | None) -> list[str]:
+        resources = [
+            DescribeConfigsResource(resource_type=TOPIC, resource_name=topic, configuration_keys=keys)
+            for keys in asked
+        ]
+        (result,) = wire.call(DescribeConfigsRequest(resources=resources)).results
+        return [config.name for config in result.configs]
+
+    assert sorted(described(["retention.ms"], ["cleanup.policy"])) == ["cleanup.policy", "retention.ms"]
+    assert described(["retention.ms"], None) == described(None)
 
 
 # -- topics -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
@@ -18,6 +19,7 @@ from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeA
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+_PAUSE_AFTER = 500
 NO_AUTHORIZER = "This broker has no authorizer: everybody may do everything, and there are no rules."
 
 
@@ -30,28 +32,28 @@ def describe_acls(
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
 
-def create_acls(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
-    for rule in request.creations:
+def create_acls(
+    broker: Broker, request: CreateAclsRequest, context: RequestContext
+) -> Steps[CreateAclsResponse]:
+    for number, rule in enumerate(request.creations):
         _refuse_unknown(rule.resource_type, rule.resource_pattern_type, rule.operation, rule.permission_type)
-    return CreateAclsResponse(
-        results=[
-            AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            for _ in request.creations
-        ]
-    )
+        if not number % _PAUSE_AFTER:
+            yield
+    refusal = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    return CreateAclsResponse(results=[refusal] * len(request.creations))
 
 
-def delete_acls(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
-    for rule in request.filters:
+def delete_acls(
+    broker: Broker, request: DeleteAclsRequest, context: RequestContext
+) -> Steps[DeleteAclsResponse]:
+    for number, rule in enumerate(request.filters):
         _refuse_unknown(
             rule.resource_type_filter, rule.pattern_type_filter, rule.operation, rule.permission_type
         )
-    return DeleteAclsResponse(
-        filter_results=[
-            DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            for _ in request.filters
-        ]
-    )
+        if not number % _PAUSE_AFTER:
+            yield
+    refusal = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    return DeleteAclsResponse(filter_results=[refusal] * len(request.filters))
 
 
 def _refuse_unknown(*kinds: int) -> None:

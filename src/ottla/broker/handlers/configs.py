@@ -12,20 +12,27 @@ topics and groups and INVALID_REQUEST for brokers, as in Kafka. AlterConfigs rep
 Version notes. Describe 1 and 2 tell sources and synonyms, 3 adds types and documentation. Sarama's
 AlterConfigs v2 cannot be read and closes its connection, here as in Kafka.
 
-Differences from Kafka, on purpose: an unknown broker key is refused instead of stored without effect, since
+A request that changes more than 10,000 resources is refused as a whole, as in Kafka. Of a DescribeConfigs
+whose answer would be larger than `socket.request.max.bytes` the rest is refused.
+
+Differences from Kafka, on purpose: a resource that is described twice is answered once, with the keys of
+both; an unknown broker key is refused instead of stored without effect, since
 there are no plugins that could read it; client metrics (resource type 16) are refused, since none are
 collected; and AlterConfigs naming a resource twice is answered, where Kafka never does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.broker.log_levels import check_log_level, log_levels, set_log_level
+from ottla.broker.portions import MAX_CHANGES, TOO_MANY_CHANGES, in_portions
 from ottla.cluster.topic_rules import check_name
 from ottla.config.changes import Operation, Step, check_no_twice, difference, edited, replacement
 from ottla.config.describe import Entry, describe_broker, describe_cluster, describe_group, describe_topic
@@ -61,6 +68,13 @@ _ADDRESS_LIMITS = frozenset({"max.connections.per.ip", "max.connections.per.ip.o
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, BROKER: BROKER_KEYS, GROUP: GROUP_KEYS}
 _WORDS = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
 
+_PAUSE_AFTER = 200
+_CHANGES_AT_A_TIME = 200
+"""Written together; others have their turn in between."""
+_TOO_MANY_TO_DESCRIBE = (
+    "The answer would be larger than socket.request.max.bytes. Ask for fewer resources at a time."
+)
+
 Edit = Callable[[Mapping[str, str]], dict[str, str]]
 """From what a resource has to what it is to have; raises `ApiError` to refuse."""
 
@@ -78,32 +92,83 @@ R = TypeVar("R", bound=Resource)
 # -- describing ---------------------------------------------------------------------------------------------
 
 
+_Keys = frozenset[str] | None
+"""The keys that are asked for; None is all."""
+
+
 def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
-) -> DescribeConfigsResponse:
-    results = []
-    for resource in request.resources:
-        result = DescribeConfigsResult(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=""
-        )
+) -> Steps[DescribeConfigsResponse]:
+    wanted: dict[_Target, _Keys] = {}
+    for number, resource in enumerate(request.resources):
+        _want(wanted, resource)
+        if not number % _PAUSE_AFTER:
+            yield
+    told: dict[tuple[int, _Keys], _Told] = {}
+    room = broker.config["socket.request.max.bytes"]
+    response = DescribeConfigsResponse()
+    for (kind, name), keys in wanted.items():
+        result = DescribeConfigsResult(resource_type=kind, resource_name=name, error_message="")
         try:
-            entries = _describe(broker, resource)
-            result.configs = [
-                _told(entry, request.include_synonyms, request.include_documentation) for entry in entries
-            ]
+            _check_describable(broker, kind, name)
+            # Most topics and groups have no settings of their own, and all of these look alike.
+            plain = kind in (TOPIC, GROUP) and not broker.image.config(kind, name)
+            all_told = told.get((kind, keys)) if plain else None
+            if all_told is None:
+                all_told = _Told(_describe(broker, kind, name, keys), request)
+                if plain:
+                    told[kind, keys] = all_told
+            room -= all_told.size
+            if room < 0:
+                raise ApiError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_TO_DESCRIBE)
+            result.configs = all_told.configs
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
-        results.append(result)
-    return DescribeConfigsResponse(results=results)
+        response.results.append(result)
+        yield
+    return response
 
 
-def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Entry]:
-    kind, name, keys = resource.resource_type, resource.resource_name, resource.configuration_keys
-    wanted = frozenset(keys) if keys else None
+def _want(wanted: dict[_Target, _Keys], resource: DescribeConfigsResource) -> None:
+    """A resource that is named twice is answered once, with all keys that are asked for."""
+    target = resource.resource_type, resource.resource_name
+    keys = frozenset(resource.configuration_keys) if resource.configuration_keys else None
+    if target in wanted:
+        before = wanted[target]
+        keys = None if before is None or keys is None else before | keys
+    wanted[target] = keys
+
+
+class _Told:
+    """Entries as they are sent, and about how many bytes they take."""
+
+    __slots__ = ("configs", "size")
+
+    def __init__(self, entries: Iterable[Entry], request: DescribeConfigsRequest) -> None:
+        self.configs = [
+            _told(entry, request.include_synonyms, request.include_documentation) for entry in entries
+        ]
+        self.size = sum(
+            20
+            + len(each.name)
+            + len(each.value or "")
+            + len(each.documentation or "")
+            + sum(5 + len(synonym.name) + len(synonym.value or "") for synonym in each.synonyms)
+            for each in self.configs
+        )
+
+
+def _check_describable(broker: Broker, kind: int, name: str) -> None:
     if kind == TOPIC:
         check_name(name)
         if name not in broker.image.topics:
             raise _no_topic(name)
+    elif kind == GROUP:
+        _check_named(name, "group")
+
+
+def _describe(broker: Broker, kind: int, name: str, wanted: _Keys) -> list[Entry]:
+    if kind == TOPIC:
         return describe_topic(broker.config, broker.image.config(TOPIC, name), wanted)
     if kind == BROKER:
         if not name:
@@ -111,7 +176,6 @@ def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Entry]:
         _check_is_here(broker, name)
         return describe_broker(broker.config, wanted)
     if kind == GROUP:
-        _check_named(name, "group")
         return describe_group(broker.config, broker.image.config(GROUP, name), wanted)
     if kind == LOGGER:
         _check_named(name, "broker")
@@ -198,11 +262,42 @@ async def _alter(
     context: RequestContext,
 ) -> list[ApiError | None]:
     """Change the resources, or find out whether they could be; the error of each, in their order."""
+    if len(resources) > MAX_CHANGES:
+        return [ApiError(ErrorCode.POLICY_VIOLATION, TOO_MANY_CHANGES)] * len(resources)
+    errors, changes, places = await broker.in_slices(_changes(broker, resources, edit_of, context), context)
+    if validate_only or not changes:
+        return errors
+    version, changed = 0, []
+    for some in in_portions(list(changes), _CHANGES_AT_A_TIME):
+        outcome = await broker.controller.write_configs({target: changes[target] for target in some})
+        version = outcome.version
+        for target, result in zip(some, outcome.results, strict=True):
+            if isinstance(result, ApiError):
+                errors[places[target]] = result
+            else:
+                changed.append(_described(*target))
+        await asyncio.sleep(0)  # where nothing is to be written, nothing else gives way
+    await broker.caught_up(version)
+    if changed:
+        text = "%s changed the configuration of %s"
+        broker.client_log.info(logger, context.connection.address, text, context.peer, listed(changed))
+    return errors
+
+
+_Target = tuple[int, str]
+_Change = Callable[[Mapping[str, str]], Mapping[str, str | None]]
+
+
+def _changes(
+    broker: Broker, resources: Sequence[R], edit_of: Callable[[R], Edit], context: RequestContext
+) -> Steps[tuple[list[ApiError | None], dict[_Target, _Change], dict[_Target, int]]]:
+    """What is wrong with each resource, how to change the others, and where these stand in the request."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     errors: list[ApiError | None] = []
-    changes: dict[tuple[int, str], Callable[[Mapping[str, str]], Mapping[str, str | None]]] = {}
-    places: dict[tuple[int, str], int] = {}
+    changes: dict[_Target, _Change] = {}
+    places: dict[_Target, int] = {}
     for place, resource in enumerate(resources):
+        yield
         errors.append(None)
         try:
             kind, name = resource.resource_type, resource.resource_name
@@ -221,20 +316,7 @@ async def _alter(
             errors[place] = error
         else:
             changes[target], places[target] = change, place
-    if validate_only or not changes:
-        return errors
-    outcome = await broker.controller.write_configs(changes)
-    await broker.caught_up(outcome.version)
-    changed = []
-    for (kind, name), result in zip(changes, outcome.results, strict=True):
-        if isinstance(result, ApiError):
-            errors[places[kind, name]] = result
-        else:
-            changed.append(_described(kind, name))
-    if changed:
-        text = "%s changed the configuration of %s"
-        broker.client_log.info(logger, context.connection.address, text, context.peer, listed(changed))
-    return errors
+    return errors, changes, places
 
 
 def _checked_change(

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.group_requests import Question, ask, ask_all, caller_of
+from ottla.broker.group_requests import Question, ask, ask_all_in_slices, caller_of
 from ottla.broker.handlers.group_admin import GROUP_OPERATIONS, NOT_ASKED
+from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
 from ottla.coordinator.all_groups import AllGroups
 from ottla.coordinator.consumer_group import ConsumerGroup
@@ -40,6 +41,8 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+MAX_SUBSCRIBED = 20_000
+"""Topics that a member may name. All are looked at when it changes; an expression costs much less."""
 _OWN_IDS_SINCE = 1
 _CLASSIC, _CONSUMER = 0, 1
 
@@ -91,6 +94,8 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, assign
 
 
 def _what_is_wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
+    if len(request.subscribed_topic_names or ()) > MAX_SUBSCRIBED:
+        return f"SubscribedTopicNames has more than {MAX_SUBSCRIBED} entries."
     joins = request.member_epoch == JOINING
     if not request.group_id.strip():
         return "GroupId can't be empty."
@@ -120,7 +125,7 @@ def _what_is_wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> str 
 
 def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
-) -> ConsumerGroupDescribeResponse | Pending:
+) -> Steps[ConsumerGroupDescribeResponse | Pending]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
     def question(group_id: str) -> Question:
@@ -143,10 +148,8 @@ def consumer_group_describe(
         for group_id in request.group_ids
         if not group_id
     ]
-    questions = [question(group_id) for group_id in dict.fromkeys(request.group_ids) if group_id]
-    if not questions:
-        return ConsumerGroupDescribeResponse(groups=unnamed)
-    return ask_all(
+    questions = (question(group_id) for group_id in dict.fromkeys(request.group_ids) if group_id)
+    return ask_all_in_slices(
         broker, questions, lambda groups: ConsumerGroupDescribeResponse(groups=[*unnamed, *groups])
     )
 

@@ -1,10 +1,15 @@
-"""DescribeProducers (61): which idempotent and transactional producers a partition remembers."""
+"""DescribeProducers (61): which idempotent and transactional producers a partition remembers.
+
+A partition may remember hundreds of thousands, so a partition that is named twice is answered once (Kafka
+answers as often as it is named), and the producers are gathered in slices.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.cluster.topic_rules import check_name
 from ottla.protocol.errors import ApiError
 from ottla.protocol.messages.describe_producers import (
@@ -19,29 +24,35 @@ if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
 
+_PAUSE_AFTER = 500
+
+
 def describe_producers(
     broker: Broker, request: DescribeProducersRequest, context: RequestContext
-) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Steps[DescribeProducersResponse]:
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        yield
+    response = DescribeProducersResponse()
+    for name, indexes in wanted.items():
+        partitions = []
+        for index in indexes:
+            partitions.append((yield from _describe(broker, name, index)))
+            yield
+        response.topics.append(TopicResponse(name=name, partitions=partitions))
+    return response
 
 
-def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _describe(broker: Broker, topic: str, index: int) -> Steps[PartitionResponse]:
     try:
         check_name(topic)
         partition = broker.replicas.leader(topic, index)
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
+    producers = []
+    for number, producer in enumerate(list(partition.log.producers.active)):
+        producers.append(
             ProducerState(
                 producer_id=producer.producer_id,
                 producer_epoch=producer.epoch,
@@ -50,6 +61,7 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.transaction_start,
             )
-            for producer in partition.log.producers.active
-        ],
-    )
+        )
+        if not number % _PAUSE_AFTER:
+            yield
+    return PartitionResponse(partition_index=index, active_producers=producers)

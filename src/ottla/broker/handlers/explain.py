@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.coordinator.journal import Rebalance
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.explain_group import (
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def explain_group(
     broker: Broker, request: ExplainGroupRequest, context: RequestContext
-) -> ExplainGroupResponse:
+) -> Steps[ExplainGroupResponse]:
     try:
         known = broker.groups.group(request.group_id) is not None
         rebalances = broker.groups.rebalances(request.group_id)
@@ -31,7 +32,11 @@ def explain_group(
         return ExplainGroupResponse(
             error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {request.group_id} not found."
         )
-    return ExplainGroupResponse(rebalances=[_explained(each) for each in rebalances])
+    response = ExplainGroupResponse()
+    for each in rebalances:
+        response.rebalances.append(_explained(each))
+        yield
+    return response
 
 
 def _explained(rebalance: Rebalance) -> ExplainedRebalance:

@@ -5,16 +5,21 @@ A fetch is answered as soon as it has `min_bytes` to give, something went wrong 
 where it is larger than every limit, so that a large record cannot block its reader for ever. Consumers see
 what lies below the high watermark, or below the last stable offset when they read committed records only.
 
+A fetch of many partitions is read and answered in slices. While it waits it looks again only at those that
+something happened to, so an append costs the same however many partitions are waited for.
+
 From version 7 on a client may open a session and send only changes (`fetch_sessions`); from 13 on topics are
 named by id.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, Wanted
+from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, Key, Wanted
+from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
@@ -30,6 +35,13 @@ from ottla.replication.partition import Partition
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+MAX_WAIT_SECONDS = 600.0
+"""No answer waits for longer, whatever the client says: it may be empty, and then the client asks again.
+Kafka waits as long as it is told to, up to 24 days."""
+_LARGE_REQUEST = 64 * 1024
+_MANY = 256
+"""A fetch of so many partitions is worked on in slices."""
+_PAUSE_AFTER = 64
 _READ_COMMITTED = 1
 _BY_ID = 13
 _NAMES_THE_LEADER = 16
@@ -38,9 +50,14 @@ _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """A client that gets one of these learns in the same answer who leads now (KIP-951)."""
 
 
-def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse | Pending:
+_Answer: TypeAlias = "FetchResponse | Pending | Steps[Pending | Steps[FetchResponse]]"
+"""At once, later, or in slices."""
+
+
+def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> _Answer | Steps[_Answer]:
     by_id = context.version >= _BY_ID
-    now_ms = broker.clock.now_ms()
+    if context.size > _LARGE_REQUEST:
+        return _large_fetch(broker, request, context)
     wanted = [
         Wanted(
             topic.topic_id if by_id else topic.topic,
@@ -54,6 +71,36 @@ def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Fet
         for topic in request.topics
         for p in topic.partitions
     ]
+    if len(wanted) > 1:
+        # A partition that is named twice is read once, from where the last one says; as in Kafka.
+        wanted = list({want[:2]: want for want in wanted}.values())
+    return _fetch(broker, request, context, wanted)
+
+
+def _large_fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Steps[_Answer]:
+    """The same with pauses."""
+    by_id = context.version >= _BY_ID
+    wanted: dict[Key, Wanted] = {}
+    for topic in request.topics:
+        for number, each in enumerate(topic.partitions):
+            name = topic.topic_id if by_id else topic.topic
+            wanted[name, each.partition] = Wanted(
+                name,
+                each.partition,
+                each.fetch_offset,
+                each.partition_max_bytes,
+                each.current_leader_epoch,
+                each.last_fetched_epoch,
+                each.log_start_offset,
+            )
+            if not number % _PAUSE_AFTER:
+                yield
+    return _fetch(broker, request, context, list(wanted.values()))
+
+
+def _fetch(broker: Broker, request: FetchRequest, context: RequestContext, wanted: list[Wanted]) -> _Answer:
+    by_id = context.version >= _BY_ID
+    now_ms = broker.clock.now_ms()
     session: FetchSession | None = None
     incremental = False
     if context.version >= 7:
@@ -83,10 +130,13 @@ def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Fet
                 broker.fetch_sessions.close(found.id)
 
     attempt = _Fetch(broker, request, context, wanted, session, incremental)
+    seconds = min(request.max_wait_ms / 1000, MAX_WAIT_SECONDS)
+    if len(wanted) >= _MANY:
+        return attempt.in_slices(seconds)
     attempt.read()
-    if attempt.enough or request.max_wait_ms <= 0 or not wanted:
+    if attempt.enough or seconds <= 0 or not wanted:
         return attempt.response()
-    return attempt.wait(request.max_wait_ms / 1000)
+    return attempt.wait(seconds)
 
 
 class _Fetch:
@@ -96,13 +146,16 @@ class _Fetch:
         "_broker",
         "_by_id",
         "_committed_only",
+        "_failed",
         "_incremental",
         "_max_bytes",
         "_min_bytes",
         "_names_the_leader",
         "_replica_id",
         "_results",
+        "_room",
         "_session",
+        "_size",
         "_wanted",
         "enough",
     )
@@ -131,19 +184,62 @@ class _Fetch:
 
     def read(self) -> None:
         """Look at every partition once; `enough` says whether the answer may leave."""
-        room = self._max_bytes
-        size = 0
-        failed = False
-        results = self._results = []
+        self._begin_reading()
         for want in self._wanted:
-            data = self._read_one(want, min(want.max_bytes, room), at_least_one=size == 0)
-            results.append(data)
-            if data.error_code or data.diverging_epoch.epoch >= 0:
-                failed = True
-            given = len(data.records or b"")
-            size += given
-            room = max(room - given, 0)
-        self.enough = failed or size >= self._min_bytes
+            self._results.append(self._read_next(want))
+        self.enough = self._failed or self._size >= self._min_bytes
+
+    def _begin_reading(self) -> None:
+        self._room = self._max_bytes
+        self._size = 0
+        self._failed = False
+        self._results = []
+
+    def _read_next(self, want: Wanted) -> PartitionData:
+        room = self._room
+        data = self._read_one(want, min(want.max_bytes, room), at_least_one=self._size == 0)
+        if data.error_code or data.diverging_epoch.epoch >= 0:
+            self._failed = True
+        given = len(data.records or b"")
+        self._size += given
+        self._room = max(room - given, 0)
+        return data
+
+    # -- many partitions ----------------------------------------------------------------------------------
+
+    def in_slices(self, seconds: float) -> Steps[Pending | Steps[FetchResponse]]:
+        """The same for so many partitions that others must be served in between."""
+        places: dict[Partition, int] = {}
+        self._begin_reading()
+        for place, want in enumerate(self._wanted):
+            data = self._read_next(want)
+            self._results.append(data)
+            if not data.error_code:
+                places[self._partition(want)] = place
+            if not place % _PAUSE_AFTER:
+                yield
+        # What has come meanwhile; from here on the partitions tell.
+        for partition, place in places.items():
+            if partition.high_watermark != self._results[place].high_watermark:
+                self._read_again(place)
+        if self._has_enough() or seconds <= 0:
+            return self._compose()
+
+        def noticed(partition: Hashable) -> None:
+            if isinstance(partition, Partition):
+                self._read_again(places[partition])
+
+        return self._waiting(list(places), self._has_enough, self._compose, seconds, noticed)
+
+    def _read_again(self, place: int) -> None:
+        before = len(self._results[place].records or b"")
+        self._size -= before
+        self._room += before
+        self._results[place] = self._read_next(self._wanted[place])
+
+    def _has_enough(self) -> bool:
+        self.enough = self._failed or self._size >= self._min_bytes
+        return self.enough
 
     def _read_one(self, want: Wanted, max_bytes: int, at_least_one: bool) -> PartitionData:
         try:
@@ -216,14 +312,9 @@ class _Fetch:
             self.read()
             return self.enough
 
-        def done(expired: bool) -> None:
-            try:
-                if expired:
-                    self.read()
-                answer: FetchResponse | Exception = self.response()
-            except Exception as error:  # noqa: BLE001 - dispatch tells of it; unanswered, the client would hang
-                answer = error
-            pending.resolve(answer)
+        def expired() -> FetchResponse:
+            self.read()
+            return self.response()
 
         keys = []
         for want in self._wanted:
@@ -231,15 +322,44 @@ class _Fetch:
                 keys.append(self._partition(want))
             except ApiError:  # an error would have been answered at once, so this partition just went away
                 continue
+        return self._waiting(keys, ready, expired, seconds)
+
+    def _waiting(
+        self,
+        keys: Sequence[Partition],
+        ready: Callable[[], bool],
+        answer_late: Callable[[], FetchResponse | Steps[FetchResponse]],
+        seconds: float,
+        noticed: Callable[[Hashable], None] | None = None,
+    ) -> Pending:
+        def done(expired: bool) -> None:
+            answer: FetchResponse | Steps[FetchResponse] | Exception
+            try:
+                answer = answer_late() if expired or noticed else self.response()
+            except Exception as error:  # noqa: BLE001 - dispatch tells of it; unanswered, the client would hang
+                answer = error
+            pending.resolve(answer)
+
         pending = Pending()
-        pending.on_cancel = self._broker.room.enter(keys, ready, done, seconds).cancel
+        pending.on_cancel = self._broker.room.enter(keys, ready, done, seconds, noticed).cancel
         return pending
 
     def response(self) -> FetchResponse:
+        """The answer of a fetch that is not of many partitions: composing it takes one step."""
+        try:
+            next(self._compose())
+        except StopIteration as composed:
+            response: FetchResponse = composed.value
+            return response
+        raise AssertionError("a fetch of many partitions is composed in slices")
+
+    def _compose(self) -> Steps[FetchResponse]:
         topics: list[FetchableTopicResponse] = []
         session = self._session
         last: bytes | str | None = None
-        for want, data in zip(self._wanted, self._results, strict=True):
+        for place, (want, data) in enumerate(zip(self._wanted, self._results, strict=True), 1):
+            if not place % _MANY:
+                yield
             if session is not None:
                 news = session.worth_telling(
                     (want.topic, want.partition),

@@ -8,10 +8,11 @@ own is starting.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.broker.offsets_topic import make_offsets_topic
 from ottla.coordinator.coordinator import OFFSETS_TOPIC
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
@@ -28,9 +29,12 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 _BATCHED_SINCE = 4
 
 
+_Find = Callable[[str], Coordinator]
+
+
 def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
-) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
+) -> Steps[FindCoordinatorResponse] | Coroutine[Any, Any, FindCoordinatorResponse]:
     if request.key_type == GROUP and OFFSETS_TOPIC not in broker.image.topics:
         return _make_topic_first(broker, request, context)
     return _answer(broker, request, context)
@@ -43,13 +47,13 @@ async def _make_topic_first(
         await make_offsets_topic(broker)
     except ApiError as error:
         code = error.code
-        return _response(request, context, lambda key: _nobody(key, code))
-    return _answer(broker, request, context)
+        return await broker.in_slices(_response(request, context, lambda key: _nobody(key, code)), context)
+    return await broker.in_slices(_answer(broker, request, context), context)
 
 
 def _answer(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
-) -> FindCoordinatorResponse:
+) -> Steps[FindCoordinatorResponse]:
     if request.key_type == GROUP:
         return _response(request, context, lambda key: _coordinator(broker, key))
     if request.key_type == TRANSACTION:
@@ -70,10 +74,16 @@ def _nobody(key: str, code: ErrorCode, message: str = "") -> Coordinator:
     return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=message)
 
 
-def _response(request: FindCoordinatorRequest, context: RequestContext, find: Any) -> FindCoordinatorResponse:
+def _response(
+    request: FindCoordinatorRequest, context: RequestContext, find: _Find
+) -> Steps[FindCoordinatorResponse]:
     if context.version >= _BATCHED_SINCE:
-        return FindCoordinatorResponse(coordinators=[find(key) for key in request.coordinator_keys])
-    found: Coordinator = find(request.key)
+        coordinators = []
+        for key in request.coordinator_keys:
+            coordinators.append(find(key))
+            yield
+        return FindCoordinatorResponse(coordinators=coordinators)
+    found = find(request.key)
     code = error_of(found.error_code)
     return FindCoordinatorResponse(
         error_code=code,

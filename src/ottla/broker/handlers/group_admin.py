@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.group_requests import Question, ask_all
+from ottla.broker.group_requests import Question, ask_all_in_slices
+from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
 from ottla.coordinator.classic_group import ClassicGroup
 from ottla.coordinator.classic_state import Phase
@@ -41,32 +42,37 @@ GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 NOT_ASKED = -(1 << 31)
 DEAD = "Dead"
 _NOT_FOUND_SINCE = 6
+_PAUSE_AFTER = 200
 
 
-def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+def list_groups(
+    broker: Broker, request: ListGroupsRequest, context: RequestContext
+) -> Steps[ListGroupsResponse]:
     try:
         groups = broker.groups.groups()
     except ApiError as error:
         return ListGroupsResponse(error_code=error.code)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
-    return ListGroupsResponse(
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state_name,
-                group_type=group.kind,
+    response = ListGroupsResponse()
+    for number, group in enumerate(groups):
+        if (not states or group.state_name.lower() in states) and (not types or group.kind in types):
+            response.groups.append(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state_name,
+                    group_type=group.kind,
+                )
             )
-            for group in groups
-            if (not states or group.state_name.lower() in states) and (not types or group.kind in types)
-        ]
-    )
+        if not number % _PAUSE_AFTER:
+            yield
+    return response
 
 
 def describe_groups(
     broker: Broker, request: DescribeGroupsRequest, context: RequestContext
-) -> DescribeGroupsResponse | Pending:
+) -> Steps[DescribeGroupsResponse | Pending]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
     def question(group_id: str) -> Question:
@@ -80,8 +86,8 @@ def describe_groups(
             group_id, command, lambda error: DescribedGroup(group_id=group_id, error_code=error.code)
         )
 
-    questions = [question(group_id) for group_id in dict.fromkeys(request.groups)]
-    return ask_all(broker, questions, lambda groups: DescribeGroupsResponse(groups=groups))
+    questions = (question(group_id) for group_id in dict.fromkeys(request.groups))
+    return ask_all_in_slices(broker, questions, lambda groups: DescribeGroupsResponse(groups=groups))
 
 
 def _described(group_id: str, group: Group | None, version: int) -> DescribedGroup:
@@ -114,7 +120,7 @@ def _described(group_id: str, group: Group | None, version: int) -> DescribedGro
 
 def delete_groups(
     broker: Broker, request: DeleteGroupsRequest, context: RequestContext
-) -> DeleteGroupsResponse | Pending:
+) -> Steps[DeleteGroupsResponse | Pending]:
     def question(group_id: str) -> Question:
         def command(groups: Groups, reply: Reply, effects: Effects) -> None:
             groups.delete(group_id, effects)
@@ -124,5 +130,5 @@ def delete_groups(
             group_id, command, lambda error: DeletableGroupResult(group_id=group_id, error_code=error.code)
         )
 
-    questions = [question(group_id) for group_id in dict.fromkeys(request.groups_names)]
-    return ask_all(broker, questions, lambda results: DeleteGroupsResponse(results=results))
+    questions = (question(group_id) for group_id in dict.fromkeys(request.groups_names))
+    return ask_all_in_slices(broker, questions, lambda results: DeleteGroupsResponse(results=results))

@@ -3,6 +3,10 @@
 Topics and partitions that do not exist are refused here, one by one; the rest is for the coordinator, and an
 error of the group stands for all of it. Within a topic the refused partitions come first, as in Kafka.
 
+A commit of many partitions is written in portions, so that others are served in between and no batch becomes
+too large; each partition's answer is its own. What is asked for twice in an OffsetFetch is answered once,
+where Kafka answers as often as it is named: one entry of four bytes can bring four kilobytes of metadata.
+
 Version notes. OffsetCommit and OffsetFetch 10 name topics by id. OffsetFetch: up to 7 one group, from 8 on
 several; null topics (2 and later) ask for all that the group has; version 1 has no error for the group, so
 each partition carries it. There are no transactional commits yet, hence nothing that `require_stable` could
@@ -11,15 +15,17 @@ have to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.group_requests import Question, ask, ask_all, caller_of
+from ottla.broker.group_requests import Question, ask_all_in_slices, caller_of
+from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
+from ottla.broker.portions import in_portions
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.groups import Groups, NewOffset
-from ottla.coordinator.offsets import NO_OFFSET, ByTopic, Committed
+from ottla.coordinator.offsets import NO_OFFSET, Committed
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -44,6 +50,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from ottla.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -52,6 +59,10 @@ _TOPIC_IDS_SINCE = 10
 _MANY_GROUPS_SINCE = 8
 _GROUP_ERROR_SINCE = 2
 _NOTHING = Committed(NO_OFFSET)
+_PAUSE_AFTER = 200
+_OFFSETS_AT_A_TIME = 250
+_METADATA_AT_A_TIME = 256 << 10
+"""Bytes of metadata that are written together; a batch may not be larger than `max.message.bytes`."""
 
 
 # -- OffsetCommit -----------------------------------------------------------------------------------------
@@ -59,17 +70,18 @@ _NOTHING = Committed(NO_OFFSET)
 
 def offset_commit(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
-) -> OffsetCommitResponse | Pending:
+) -> Steps[OffsetCommitResponse | Pending]:
     response = OffsetCommitResponse()
-    accepted: list[NewOffset] = []
-    answers: list[OffsetCommitResponsePartition] = []
+    commits: list[_Commit] = [_Commit()]
     by_id = context.version >= _TOPIC_IDS_SINCE
     for topic in request.topics:
         image = (
             broker.image.topics_by_id.get(topic.topic_id) if by_id else broker.image.topics.get(topic.name)
         )
         refused, good = [], []
-        for each in topic.partitions:
+        for number, each in enumerate(topic.partitions):
+            if not number % _PAUSE_AFTER:
+                yield
             answer = OffsetCommitResponsePartition(partition_index=each.partition_index)
             if image is None and by_id:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
@@ -77,7 +89,10 @@ def offset_commit(
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 good.append(answer)
-                accepted.append(
+                if commits[-1].is_full:
+                    commits.append(_Commit())
+                commits[-1].add(
+                    answer,
                     NewOffset(
                         image.name,
                         image.id,
@@ -85,51 +100,95 @@ def offset_commit(
                         each.committed_offset,
                         each.committed_leader_epoch,
                         each.committed_metadata or "",
-                    )
+                    ),
                 )
                 continue
             refused.append(answer)
-        answers += good
         response.topics.append(
             OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=refused + good)
         )
-    if not accepted:
+    if not commits[0].accepted:
         return response
+    questions = (_commit(request, commit, context) for commit in commits)
+    return (yield from ask_all_in_slices(broker, questions, lambda _: response))
 
+
+class _Commit:
+    """Offsets that are written together, and the answers about them."""
+
+    __slots__ = ("_size", "accepted", "answers")
+
+    def __init__(self) -> None:
+        self._size = 0
+        self.accepted: list[NewOffset] = []
+        self.answers: list[OffsetCommitResponsePartition] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.accepted) >= _OFFSETS_AT_A_TIME or self._size >= _METADATA_AT_A_TIME
+
+    def add(self, answer: OffsetCommitResponsePartition, offset: NewOffset) -> None:
+        self.accepted.append(offset)
+        self.answers.append(answer)
+        self._size += len(offset.metadata)
+
+
+def _commit(request: OffsetCommitRequest, commit: _Commit, context: RequestContext) -> Question:
     def command(groups: Groups, reply: Reply, effects: Effects) -> None:
         outcomes = groups.commit(
             request.group_id,
             request.member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
-            accepted,
+            commit.accepted,
             request.retention_time_ms,
             caller_of(context),
             effects,
         )
-        for answer, outcome in zip(answers, outcomes, strict=True):
+        for answer, outcome in zip(commit.answers, outcomes, strict=True):
             answer.error_code = outcome
-        effects.answer(reply, response)
+        effects.answer(reply, None)
 
-    def failed(error: ApiError) -> OffsetCommitResponse:
+    def failed(error: ApiError) -> None:
         too_large = error.code is ErrorCode.RECORD_LIST_TOO_LARGE
-        for answer in answers:
+        for answer in commit.answers:
             answer.error_code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else error.code
-        return response
 
-    return ask(broker, request.group_id, command, failed)
+    return Question(request.group_id, command, failed)
 
 
 # -- OffsetFetch ------------------------------------------------------------------------------------------
 
 
+class _Topic(NamedTuple):
+    """A topic that is asked for: as we know it (None if we do not), as it is named, and which partitions."""
+
+    known: str | None
+    name: str
+    topic_id: bytes
+    indexes: dict[int, None]
+
+
+class _Asked(NamedTuple):
+    """What is asked of one group; `topics` is None for all that it has."""
+
+    group: OffsetFetchRequestGroup
+    topics: Sequence[_Topic] | None
+
+
+class _Found(NamedTuple):
+    """What a group had committed at the moment it was asked, or why it does not say."""
+
+    asked: _Asked
+    committed: Mapping[str, Mapping[int, Committed]]
+    code: ErrorCode = ErrorCode.NONE
+
+
 def offset_fetch(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext
-) -> OffsetFetchResponse | Pending:
-    by_id = context.version >= _TOPIC_IDS_SINCE
+) -> Steps[OffsetFetchResponse | Pending]:
     if context.version >= _MANY_GROUPS_SINCE:
-        questions = [_question(broker, group, by_id) for group in request.groups]
-        return ask_all(broker, questions, lambda groups: OffsetFetchResponse(groups=groups))
+        return _offsets_of_many(broker, request.groups, context.version >= _TOPIC_IDS_SINCE)
     topics = request.topics
     only = OffsetFetchRequestGroup(
         group_id=request.group_id,
@@ -137,52 +196,105 @@ def offset_fetch(
         if topics is None
         else [OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in topics],
     )
-    return ask_all(
-        broker, [_question(broker, only, False)], lambda groups: _of_one(groups[0], only, context.version)
-    )
+    return _offsets_of_one(broker, only, context.version)
 
 
-def _question(broker: Broker, asked: OffsetFetchRequestGroup, by_id: bool) -> Question:
+def _offsets_of_one(
+    broker: Broker, group: OffsetFetchRequestGroup, version: int
+) -> Steps[OffsetFetchResponse | Pending]:
+    asked = yield from _asked(broker, [group], False)
+
+    def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
+        return _of_one((yield from _told(broker, found[0], False)), group, version)
+
+    return (yield from ask_all_in_slices(broker, map(_question, asked), finish))
+
+
+def _offsets_of_many(
+    broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool
+) -> Steps[OffsetFetchResponse | Pending]:
+    asked = yield from _asked(broker, groups, by_id)
+
+    def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
+        response = OffsetFetchResponse()
+        for each in found:
+            response.groups.append((yield from _told(broker, each, by_id)))
+        return response
+
+    return (yield from ask_all_in_slices(broker, map(_question, asked), finish))
+
+
+def _asked(broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool) -> Steps[list[_Asked]]:
+    """What is asked for, each group, topic and partition once, however often it is named."""
+    asked: dict[str, _Asked] = {}
+    topics: dict[str, dict[str | bytes, _Topic]] = {}
+    for group in groups:
+        of_group = topics.setdefault(group.group_id, {})
+        for topic in group.topics or ():
+            key = topic.topic_id if by_id else topic.name
+            same = of_group.get(key)
+            if same is None:
+                known = broker.topic_name(topic.topic_id) if by_id else topic.name
+                same = of_group[key] = _Topic(known, topic.name, topic.topic_id, {})
+            same.indexes.update(dict.fromkeys(topic.partition_indexes))
+            yield
+        before = asked.get(group.group_id)
+        everything = group.topics is None or (before is not None and before.topics is None)
+        asked[group.group_id] = _Asked(before.group if before else group, None if everything else ())
+        yield
+    return [
+        each if each.topics is None else each._replace(topics=list(topics[each.group.group_id].values()))
+        for each in asked.values()
+    ]
+
+
+def _question(asked: _Asked) -> Question:
+    group = asked.group
+
     def command(groups: Groups, reply: Reply, effects: Effects) -> None:
-        committed = groups.committed(asked.group_id, asked.member_id, asked.member_epoch)
-        if asked.topics is None:
-            topics = _all_topics(broker, committed, by_id)
-        else:
-            topics = [_topic(broker, topic, committed, by_id) for topic in asked.topics]
-        effects.answer(reply, OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics))
+        committed = groups.committed(group.group_id, group.member_id, group.member_epoch)
+        names = committed if asked.topics is None else [topic.known or "" for topic in asked.topics]
+        # Copies, made by C code: what is answered in slices is as it was at this moment.
+        found = {name: dict(committed[name]) for name in names if name in committed}
+        effects.answer(reply, _Found(asked, found))
 
-    def failed(error: ApiError) -> OffsetFetchResponseGroup:
-        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
-
-    return Question(asked.group_id, command, failed)
+    return Question(group.group_id, command, lambda error: _Found(asked, {}, error.code))
 
 
-def _topic(
-    broker: Broker, asked: OffsetFetchRequestTopics, committed: ByTopic, by_id: bool
-) -> OffsetFetchResponseTopics:
-    name = broker.topic_name(asked.topic_id) if by_id else asked.name
-    code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE
-    found = committed.get(name, {}) if name is not None else {}
-    return OffsetFetchResponseTopics(
-        name=asked.name,
-        topic_id=asked.topic_id,
-        partitions=[_partition(index, found.get(index, _NOTHING), code) for index in asked.partition_indexes],
-    )
+def _told(broker: Broker, found: _Found, by_id: bool) -> Steps[OffsetFetchResponseGroup]:
+    answer = OffsetFetchResponseGroup(group_id=found.asked.group.group_id, error_code=found.code)
+    if found.code:
+        return answer
+    topics = found.asked.topics
+    if topics is None:
+        topics = _all_topics(broker, found.committed, by_id)
+    number = 0
+    for topic in topics:
+        committed = found.committed.get(topic.known or "", {})
+        code = ErrorCode.UNKNOWN_TOPIC_ID if topic.known is None else ErrorCode.NONE
+        partitions = []
+        for index in topic.indexes:
+            partitions.append(_partition(index, committed.get(index, _NOTHING), code))
+            number += 1
+            if not number % _PAUSE_AFTER:
+                yield
+        answer.topics.append(
+            OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+        )
+        yield
+    return answer
 
 
-def _all_topics(broker: Broker, committed: ByTopic, by_id: bool) -> list[OffsetFetchResponseTopics]:
+def _all_topics(
+    broker: Broker, committed: Mapping[str, Mapping[int, Committed]], by_id: bool
+) -> list[_Topic]:
+    """All that a group has, apart from topics that there is no id to call by."""
     topics = []
     for name, partitions in committed.items():
         image = broker.image.topics.get(name)
-        if by_id and image is None:
-            continue  # there is no id to call it by
-        topics.append(
-            OffsetFetchResponseTopics(
-                name=name,
-                topic_id=image.id if image is not None else bytes(16),
-                partitions=[_partition(index, partitions[index]) for index in partitions],
-            )
-        )
+        if image is not None or not by_id:
+            topic_id = image.id if image is not None else ZERO_UUID
+            topics.append(_Topic(name, name, topic_id, dict.fromkeys(partitions)))
     return topics
 
 
@@ -237,40 +349,46 @@ def _of_one(
 
 def offset_delete(
     broker: Broker, request: OffsetDeleteRequest, context: RequestContext
-) -> OffsetDeleteResponse | Pending:
-    known = [
-        (topic.name, each.partition_index)
-        for topic in request.topics
-        for each in topic.partitions
-        if broker.image.partition(topic.name, each.partition_index) is not None
-    ]
+) -> Steps[OffsetDeleteResponse | Pending]:
+    known: dict[tuple[str, int], None] = {}
+    for topic in request.topics:
+        for number, each in enumerate(topic.partitions):
+            if broker.image.partition(topic.name, each.partition_index) is not None:
+                known[topic.name, each.partition_index] = None
+            if not number % _PAUSE_AFTER:
+                yield
 
-    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
-        outcomes = groups.delete_offsets(request.group_id, known, effects)
-        effects.answer(reply, _deleted(request, dict(zip(known, outcomes, strict=True))))
+    def question(some: Sequence[tuple[str, int]]) -> Question:
+        def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+            outcomes = groups.delete_offsets(request.group_id, some, effects)
+            effects.answer(reply, zip(some, outcomes, strict=True))
 
-    return ask(broker, request.group_id, command, lambda error: OffsetDeleteResponse(error_code=error.code))
+        return Question(request.group_id, command, lambda error: error)
+
+    def finish(answers: list[Any]) -> OffsetDeleteResponse | Steps[OffsetDeleteResponse]:
+        for answer in answers:
+            if isinstance(answer, ApiError):
+                return OffsetDeleteResponse(error_code=answer.code)
+        return _deleted(request, dict(pair for answer in answers for pair in answer))
+
+    # At least one question, for there may be something wrong with the group.
+    portions = list(in_portions(list(known), _OFFSETS_AT_A_TIME)) or [[]]
+    return (yield from ask_all_in_slices(broker, map(question, portions), finish))
 
 
 def _deleted(
     request: OffsetDeleteRequest, outcomes: dict[tuple[str, int], ErrorCode]
-) -> OffsetDeleteResponse:
-    def partitions(name: str, indexes: Iterable[int]) -> Sequence[OffsetDeleteResponsePartition]:
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        listed = [
-            OffsetDeleteResponsePartition(
-                partition_index=index, error_code=outcomes.get((name, index), unknown)
-            )
-            for index in indexes
-        ]
-        return sorted(listed, key=lambda each: each.error_code != unknown)
-
-    return OffsetDeleteResponse(
-        topics=[
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=list(partitions(topic.name, [each.partition_index for each in topic.partitions])),
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Steps[OffsetDeleteResponse]:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        refused: list[OffsetDeleteResponsePartition] = []
+        others: list[OffsetDeleteResponsePartition] = []
+        for number, each in enumerate(topic.partitions):
+            code = outcomes.get((topic.name, each.partition_index), unknown)
+            answer = OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
+            (refused if code == unknown else others).append(answer)
+            if not number % _PAUSE_AFTER:
+                yield
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=refused + others))
+    return response

@@ -9,12 +9,22 @@ request; from 3 on each member has its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.group_requests import Question, ask, ask_all, caller_of, new_member_id
+from ottla.broker.group_requests import (
+    Question,
+    ask,
+    ask_all,
+    ask_all_in_slices,
+    caller_of,
+    new_member_id,
+)
+from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
+from ottla.broker.portions import in_portions
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.groups import Groups
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
 _NULL_PROTOCOL_SINCE = 7
 _PROTOCOL_REQUIRED_SINCE = 5
 _MANY_LEAVE_SINCE = 3
+_LEAVE_AT_A_TIME = 500
 
 
 def join_group(
@@ -86,25 +97,32 @@ def heartbeat(
 
 def leave_group(
     broker: Broker, request: LeaveGroupRequest, context: RequestContext
-) -> LeaveGroupResponse | Pending:
+) -> Steps[LeaveGroupResponse | Pending]:
     many = context.version >= _MANY_LEAVE_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
 
-    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
-        outcomes = groups.leave(request.group_id, members, effects)
-        effects.answer(
-            reply,
-            LeaveGroupResponse(
-                error_code=ErrorCode.NONE if many else outcomes[0][1],
-                members=[
-                    MemberResponse(
-                        member_id=member.member_id,
-                        group_instance_id=member.group_instance_id,
-                        error_code=code,
-                    )
-                    for member, code in outcomes
-                ],
-            ),
-        )
+    def question(some: Sequence[MemberIdentity]) -> Question:
+        def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+            effects.answer(reply, groups.leave(request.group_id, some, effects))
 
-    return ask(broker, request.group_id, command, lambda error: LeaveGroupResponse(error_code=error.code))
+        return Question(request.group_id, command, lambda error: error)
+
+    def finish(answers: list[Any]) -> Steps[LeaveGroupResponse]:
+        response = LeaveGroupResponse()
+        for answer in answers:
+            if isinstance(answer, ApiError):
+                return LeaveGroupResponse(error_code=answer.code)
+            response.members += [
+                MemberResponse(
+                    member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
+                )
+                for member, code in answer
+            ]
+            yield
+        if not many:
+            response.error_code = response.members[0].error_code
+        return response
+
+    # At least one question, for there may be something wrong with the group.
+    portions = list(in_portions(members, _LEAVE_AT_A_TIME)) or [[]]
+    return ask_all_in_slices(broker, map(question, portions), finish)

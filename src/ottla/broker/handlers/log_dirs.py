@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -16,17 +17,23 @@ from ottla.protocol.messages.describe_log_dirs import (
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+_PAUSE_AFTER = 200
+
 
 def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
-) -> DescribeLogDirsResponse:
+) -> Steps[DescribeLogDirsResponse]:
     """Null topics ask for all; partitions that are not here are left out, as Kafka does."""
-    if request.topics is None:
-        wanted = None
-    else:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    wanted: set[tuple[str, int]] | None = None
+    if request.topics is not None:
+        wanted = set()
+        for topic in request.topics:
+            wanted.update((topic.topic, index) for index in topic.partitions)
+            yield
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for partition in broker.replicas:
+    for number, partition in enumerate(list(broker.replicas)):
+        if not number % _PAUSE_AFTER:
+            yield
         if wanted is None or (partition.topic, partition.index) in wanted:
             topics.setdefault(partition.topic, []).append(
                 DescribeLogDirsPartition(

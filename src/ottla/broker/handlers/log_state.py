@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.protocol.errors import ApiError
 from ottla.protocol.messages.log_state import (
     CompactLogsPartition,
@@ -28,21 +29,19 @@ if TYPE_CHECKING:
 
 def describe_log_state(
     broker: Broker, request: DescribeLogStateRequest, context: RequestContext
-) -> DescribeLogStateResponse:
+) -> Steps[DescribeLogStateResponse]:
     space = broker.space
     space.look()
-    return DescribeLogStateResponse(
-        free_bytes=space.free,
-        min_free_bytes=space.mark,
-        refuses_writes=space.is_short,
-        topics=[
-            LogStateTopicResult(
-                name=topic.name,
-                partitions=[_describe(broker, topic.name, index) for index in topic.partitions],
-            )
-            for topic in request.topics
-        ],
+    response = DescribeLogStateResponse(
+        free_bytes=space.free, min_free_bytes=space.mark, refuses_writes=space.is_short
     )
+    for topic in request.topics:
+        partitions = []
+        for index in dict.fromkeys(topic.partitions):
+            partitions.append(_describe(broker, topic.name, index))
+            yield
+        response.topics.append(LogStateTopicResult(name=topic.name, partitions=partitions))
+    return response
 
 
 def _describe(broker: Broker, topic: str, index: int) -> LogStatePartition:
@@ -81,16 +80,17 @@ def _describe(broker: Broker, topic: str, index: int) -> LogStatePartition:
     return answer
 
 
-def compact_logs(broker: Broker, request: CompactLogsRequest, context: RequestContext) -> CompactLogsResponse:
-    return CompactLogsResponse(
-        topics=[
-            CompactLogsTopic(
-                name=topic.name,
-                partitions=[_compact(broker, topic.name, index) for index in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+def compact_logs(
+    broker: Broker, request: CompactLogsRequest, context: RequestContext
+) -> Steps[CompactLogsResponse]:
+    response = CompactLogsResponse()
+    for topic in request.topics:
+        partitions = []
+        for index in dict.fromkeys(topic.partitions):
+            partitions.append(_compact(broker, topic.name, index))
+            yield
+        response.topics.append(CompactLogsTopic(name=topic.name, partitions=partitions))
+    return response
 
 
 def _compact(broker: Broker, topic: str, index: int) -> CompactLogsPartition:

@@ -11,11 +11,14 @@ way is in the answer (Kafka says UNKNOWN_TOPIC_OR_PARTITION and lets the client 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
+from ottla.broker.portions import in_portions
 from ottla.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, NewTopic, check_name, is_internal
 from ottla.printable import listed
@@ -62,6 +65,8 @@ NOT_ASKED = -(1 << 31)
 ALL_FIELDS = 13
 """The newest version of Metadata, as which DescribeTopicPartitions looks at partitions."""
 
+_CREATED_AT_A_TIME = 100
+
 BROKER_ENDPOINT = 1
 CONTROLLER_ENDPOINT = 2
 
@@ -71,25 +76,32 @@ _View = tuple[int, int, list[int], list[int], list[int]]
 
 def metadata(
     broker: Broker, request: MetadataRequest, context: RequestContext
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+) -> MetadataResponse | Steps[Any]:
     topics = request.topics
     if topics is None or (not topics and context.version == 0):
-        found = [_topic(topic, broker.image, context.version) for topic in broker.image.topics.values()]
-        return _response(broker, request, found)
+        return _all_topics(broker, request, context.version)
     if context.version < 12:
         by_id = any(topic.name is None or topic.topic_id != ZERO_UUID for topic in topics)
         return _refused(topics) if by_id else _by_name(broker, request, topics, context)
     if any(topic.topic_id != ZERO_UUID for topic in topics):
-        return _response(broker, request, _by_id(broker.image, topics, context.version))
+        return _by_id(broker, request, topics, context.version)
     if any(topic.name is None for topic in topics):
         return _refused(topics)
     return _by_name(broker, request, topics, context)
 
 
+def _all_topics(broker: Broker, request: MetadataRequest, version: int) -> Steps[MetadataResponse]:
+    image, found = broker.image, []
+    for topic in image.topics.values():
+        found.append(_topic(topic, image, version))
+        yield
+    return _response(broker, request, found)
+
+
 def _by_id(
-    image: ClusterImage, topics: Sequence[MetadataRequestTopic], version: int
-) -> list[MetadataResponseTopic]:
-    unknown, known = [], []
+    broker: Broker, request: MetadataRequest, topics: Sequence[MetadataRequestTopic], version: int
+) -> Steps[MetadataResponse]:
+    image, unknown, known = broker.image, [], []
     for topic_id in dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID):
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
@@ -98,7 +110,8 @@ def _by_id(
             )
         else:
             known.append(_topic(topic, image, version))
-    return unknown + known
+        yield
+    return _response(broker, request, unknown + known)
 
 
 def _by_name(
@@ -106,13 +119,17 @@ def _by_name(
     request: MetadataRequest,
     topics: Sequence[MetadataRequestTopic],
     context: RequestContext,
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+) -> Steps[Steps[MetadataResponse] | Coroutine[Any, Any, MetadataResponse]]:
     names = list(dict.fromkeys(topic.name or "" for topic in topics))
     if request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]:
-        missing = [name for name in names if name not in broker.image.topics and _may_be_created(name)]
+        missing = []
+        for name in names:
+            if name not in broker.image.topics and _may_be_created(name):
+                missing.append(name)
+            yield
         if missing:
             return _create_first(broker, request, names, missing, context)
-    return _response(broker, request, _named(broker.image, names, context.version))
+    return _named(broker, request, names, context.version)
 
 
 async def _create_first(
@@ -132,18 +149,18 @@ async def _create_first(
             per_minute,
         )
     if missing:
-        outcome = await broker.controller.create_topics([NewTopic(name) for name in missing])
-        _log_creation(broker, missing, outcome.results, context)
-        refused = sum(isinstance(result, ApiError) for result in outcome.results)
+        version, results = 0, []
+        for some in in_portions(missing, _CREATED_AT_A_TIME):
+            outcome = await broker.controller.create_topics([NewTopic(name) for name in some])
+            version = outcome.version
+            results += outcome.results
+            await asyncio.sleep(0)  # where nothing is to be written, nothing else gives way
+        _log_creation(broker, missing, results, context)
+        refused = sum(isinstance(result, ApiError) for result in results)
         broker.creation_rate.give_back(address, refused, per_minute, broker.clock.monotonic())
-        await broker.caught_up(outcome.version)
-    topics = _named(broker.image, names, context.version)
-    if throttled:
-        waiting = set(throttled)
-        for topic in topics:
-            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name in waiting:
-                topic.error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    return _response(broker, request, topics)
+        await broker.caught_up(version)
+    answer = _named(broker, request, names, context.version, frozenset(throttled))
+    return await broker.in_slices(answer, context)
 
 
 def _log_creation(
@@ -172,16 +189,28 @@ def _may_be_created(name: str) -> bool:
     return _name_error(name) is None and name != CLUSTER_METADATA_TOPIC and not is_internal(name)
 
 
-def _named(image: ClusterImage, names: Iterable[str], version: int) -> list[MetadataResponseTopic]:
-    known, unknown = [], []
+def _named(
+    broker: Broker,
+    request: MetadataRequest,
+    names: Iterable[str],
+    version: int,
+    throttled: frozenset[str] = frozenset(),
+) -> Steps[MetadataResponse]:
+    image, known, unknown = broker.image, [], []
     for name in names:
         topic = image.topics.get(name)
         if topic is not None:
             known.append(_topic(topic, image, version))
         else:
-            error = _name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            absent = (
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED
+                if name in throttled
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            error = _name_error(name) or absent
             unknown.append(MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name)))
-    return known + unknown
+        yield
+    return _response(broker, request, known + unknown)
 
 
 def _name_error(name: str) -> ErrorCode | None:
@@ -299,7 +328,7 @@ def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
 
 def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     """Topics in the order of their names, up to a number of partitions; the cursor says where to go on.
 
     With a list of topics the cursor must name one of them. A topic that is cut off or starts at the cursor
@@ -319,6 +348,7 @@ def describe_topic_partitions(
     room = max(1, min(request.response_partition_limit, broker.config["max.request.partition.size.limit"]))
     response = DescribeTopicPartitionsResponse()
     for name in names:
+        yield
         if room <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break

@@ -17,6 +17,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -53,20 +54,26 @@ _SINCE_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _READ_COMMITTED = 1
+_PAUSE_AFTER = 200
 
 _Search: TypeAlias = tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]
 
 
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
-) -> ListOffsetsResponse | Coroutine[object, object, ListOffsetsResponse]:
-    asked = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
+) -> Steps[ListOffsetsResponse | Coroutine[object, object, ListOffsetsResponse]]:
+    asked: Counter[tuple[str, int]] = Counter()
+    for topic in request.topics:
+        asked.update((topic.name, each.partition_index) for each in topic.partitions)
+        yield
     question = _Question(broker, asked, request.isolation_level == _READ_COMMITTED, context.version)
     answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
     searches = []
     for topic in request.topics:
         partitions = answers.setdefault(topic.name, {})
-        for wanted in topic.partitions:
+        for number, wanted in enumerate(topic.partitions):
+            if not number % _PAUSE_AFTER:
+                yield
             answer = partitions[wanted.partition_index] = ListOffsetsPartitionResponse(
                 partition_index=wanted.partition_index
             )
@@ -130,26 +137,26 @@ class _Question:
                     found = await self._broker.lookups.newest(partition.log)
                 else:
                     found = await self._broker.lookups.since(partition.log, wanted.timestamp)
+                if found is not None and found.offset < self._limit(partition):
+                    answer.offset, answer.timestamp, answer.leader_epoch = found
             except ApiError as error:
                 answer.error_code = error.code
-                continue
-            if found is not None and found.offset < self._limit(partition):
-                answer.offset, answer.timestamp, answer.leader_epoch = found
             await asyncio.sleep(0)
         return response
 
 
 def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
-) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_epoch_end(broker, topic.topic, p) for p in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Steps[OffsetForLeaderEpochResponse]:
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        partitions = []
+        for number, each in enumerate(topic.partitions):
+            partitions.append(_epoch_end(broker, topic.topic, each))
+            if not number % _PAUSE_AFTER:
+                yield
+        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return response
 
 
 def _epoch_end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -1,12 +1,14 @@
 """CreateTopics (19), DeleteTopics (20) and CreatePartitions (37): asking the controller for change.
 
 Each topic of a request succeeds or fails for itself. The handlers sort out what the wire allows and the
-controller does not (a topic named twice, a name beside an id), hand the rest over in one call, and answer
+controller does not (a topic named twice, a name beside an id), hand the rest over in portions, and answer
 when this broker has taken over the outcome, so that the client's next Metadata request shows it.
 
 Version notes. CreateTopics 5 answers the topic's whole configuration, each value with its source.
 DeleteTopics 6 names topics by name or id, before that there are names only. Results stand in the order of the
 request; topics named twice come last (CreatePartitions: first), once.
+
+A CreateTopics for more than 10,000 partitions is refused as a whole, as in Kafka.
 
 The request's timeout has no effect: the outcome is known in milliseconds. Kafka answers REQUEST_TIMED_OUT to
 a timeout of 0 and does nothing, though clients that send 0 mean "do not wait for all brokers".
@@ -14,11 +16,14 @@ a timeout of 0 and does nothing, though clients that send 0 mean "do not wait fo
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import Steps
+from ottla.broker.portions import MAX_CHANGES, TOO_MANY_PARTITIONS, in_portions
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, MorePartitions, NewTopic, TopicPlan
 from ottla.config.keys import show
 from ottla.config.table import TOPIC_KEYS
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
 NAMED_TWICE = "Duplicate topic name."
+_AT_A_TIME = 100
+"""Topics, or partitions of new topics, that are changed together; others have their turn in between."""
 
 
 async def create_topics(
@@ -56,16 +63,74 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     asked = [topic for topic in request.topics if named[topic.name] == 1]
-    outcome = await broker.controller.create_topics(
-        [_new_topic(topic) for topic in asked], validate_only=request.validate_only
+    outcomes: list[TopicPlan | ApiError]
+    if _too_many_partitions(broker, asked):
+        outcomes = [ApiError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)] * len(asked)
+    else:
+        version, outcomes = 0, []
+        for some in _by_partitions(asked):
+            outcome = await broker.controller.create_topics(
+                [_new_topic(topic) for topic in some], validate_only=request.validate_only
+            )
+            version = outcome.version
+            outcomes += outcome.results
+            await asyncio.sleep(0)  # where nothing is to be written, nothing else gives way
+        await broker.caught_up(version)
+    return await broker.in_slices(_creation(broker, asked, outcomes, named, context.version), context)
+
+
+def _too_many_partitions(broker: Broker, topics: Sequence[CreatableTopic]) -> bool:
+    """As Kafka counts: those that are asked for, and one at least for each topic."""
+    default = max(broker.config["num.partitions"], 1)
+    counts = (
+        default if topic.num_partitions < 0 and not topic.assignments else _partition_count(topic)
+        for topic in topics
     )
-    await broker.caught_up(outcome.version)
-    results = [
-        CreatableTopicResult(name=topic.name, error_code=result.code, error_message=result.message)
-        if isinstance(result, ApiError)
-        else _created(broker, result, context.version)
-        for topic, result in zip(asked, outcome.results, strict=True)
-    ]
+    return len(topics) > 1 and sum(counts) > MAX_CHANGES
+
+
+def _partition_count(topic: CreatableTopic) -> int:
+    return max(topic.num_partitions, len(topic.assignments), 1)
+
+
+def _by_partitions(topics: Sequence[CreatableTopic]) -> Iterator[list[CreatableTopic]]:
+    """Portions of topics with a bounded number of partitions. One topic is not divided."""
+    some: list[CreatableTopic] = []
+    partitions = 0
+    for topic in topics:
+        count = _partition_count(topic)
+        if some and partitions + count > _AT_A_TIME:
+            yield some
+            some, partitions = [], 0
+        some.append(topic)
+        partitions += count
+    if some:
+        yield some
+
+
+def _creation(
+    broker: Broker,
+    asked: Sequence[CreatableTopic],
+    outcomes: Sequence[TopicPlan | ApiError],
+    named: Counter[str],
+    version: int,
+) -> Steps[CreateTopicsResponse]:
+    results = []
+    # Topics without settings of their own look alike.
+    plain: list[CreatableTopicConfigs] | None = None
+    for topic, result in zip(asked, outcomes, strict=True):
+        if isinstance(result, ApiError):
+            answer = CreatableTopicResult(
+                name=topic.name, error_code=result.code, error_message=result.message
+            )
+        else:
+            answer = _created(result)
+            if version >= 5 and result.configs:
+                answer.configs = _configs(broker, result)
+            elif version >= 5:
+                plain = answer.configs = plain or _configs(broker, result)
+        results.append(answer)
+        yield
     results += [
         CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE)
         for name in _named_twice(named)
@@ -84,7 +149,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _created(broker: Broker, plan: TopicPlan, version: int) -> CreatableTopicResult:
+def _created(plan: TopicPlan) -> CreatableTopicResult:
     topic = plan.topic
     return CreatableTopicResult(
         name=topic.name,
@@ -92,7 +157,7 @@ def _created(broker: Broker, plan: TopicPlan, version: int) -> CreatableTopicRes
         error_message=None,
         num_partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0].replicas),
-        configs=_configs(broker, plan) if version >= 5 else None,
+        configs=None,
     )
 
 
@@ -129,18 +194,22 @@ async def delete_topics(
     else:
         states = request.topics
     refused: list[DeletableTopicResult] = []
-    asked = _deletable(broker, states, refused)
+    asked = await broker.in_slices(_deletable(broker, states, refused), context)
     if not broker.config["delete.topic.enable"]:
         disabled = ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
         return DeleteTopicsResponse(responses=[_not_deleted(topic, disabled) for topic in asked] + refused)
-    outcome = await broker.controller.delete_topics(asked)
-    await broker.caught_up(outcome.version)
-    results = [
-        _not_deleted(topic, result)
-        if isinstance(result, ApiError)
-        else DeletableTopicResult(name=result.name, topic_id=result.id)
-        for topic, result in zip(asked, outcome.results, strict=True)
-    ]
+    version, results = 0, []
+    for some in in_portions(asked, _AT_A_TIME):
+        outcome = await broker.controller.delete_topics(some)
+        version = outcome.version
+        results += [
+            _not_deleted(topic, result)
+            if isinstance(result, ApiError)
+            else DeletableTopicResult(name=result.name, topic_id=result.id)
+            for topic, result in zip(some, outcome.results, strict=True)
+        ]
+        await asyncio.sleep(0)
+    await broker.caught_up(version)
     return DeleteTopicsResponse(responses=results + refused)
 
 
@@ -153,7 +222,7 @@ def _not_deleted(topic: str | bytes, error: ApiError) -> DeletableTopicResult:
 
 def _deletable(
     broker: Broker, states: Iterable[DeleteTopicState], refused: list[DeletableTopicResult]
-) -> list[str | bytes]:
+) -> Steps[list[str | bytes]]:
     """The topics that are named once and one way; results for the others go to `refused`."""
 
     def refuse(name: str | None, topic_id: bytes, message: str) -> None:
@@ -168,7 +237,9 @@ def _deletable(
 
     names: Counter[str] = Counter()
     ids: Counter[bytes] = Counter()
-    for state in states:
+    for number, state in enumerate(states):
+        if not number % _AT_A_TIME:
+            yield
         if state.name is None and state.topic_id == ZERO_UUID:
             refuse(None, ZERO_UUID, "Neither topic name nor id were specified.")
         elif state.name is None:
@@ -203,15 +274,19 @@ async def create_partitions(
         for name in _named_twice(named)
     ]
     asked = [topic for topic in request.topics if named[topic.name] == 1]
-    outcome = await broker.controller.create_partitions(
-        [_more_partitions(topic) for topic in asked], validate_only=request.validate_only
-    )
-    await broker.caught_up(outcome.version)
-    for topic, result in zip(asked, outcome.results, strict=True):
-        answer = CreatePartitionsTopicResult(name=topic.name)
-        if isinstance(result, ApiError):
-            answer.error_code, answer.error_message = result.code, result.message
-        results.append(answer)
+    version = 0
+    for some in in_portions(asked, _AT_A_TIME):
+        outcome = await broker.controller.create_partitions(
+            [_more_partitions(topic) for topic in some], validate_only=request.validate_only
+        )
+        version = outcome.version
+        for topic, result in zip(some, outcome.results, strict=True):
+            answer = CreatePartitionsTopicResult(name=topic.name)
+            if isinstance(result, ApiError):
+                answer.error_code, answer.error_message = result.code, result.message
+            results.append(answer)
+        await asyncio.sleep(0)
+    await broker.caught_up(version)
     return CreatePartitionsResponse(results=results)
 
 
