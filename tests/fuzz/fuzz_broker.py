@@ -1,6 +1,6 @@
 """Fuzzing that watches time and memory: hostile requests against a running broker, beside a probe client.
 
-    cd tests && python -m fuzz.fuzz_broker --seconds 600 [--seed N] [--wait S] [--memory MB] [--findings DIR]
+    cd tests && python -m fuzz.fuzz_broker --seconds 600 [--seed N] [--without API] [--wait S] [--memory MB]
     cd tests && python -m fuzz.fuzz_broker --replay FILE
 
 Requests of every API and version (`hostile_requests`) are sent in rounds. While a round runs, the probe of
@@ -202,11 +202,20 @@ def prepare(target: Target) -> list[bytes]:
         return [topic.topic_id for topic in client.call(request, 12).topics]
 
 
-def frames_of(seed: int, topic_ids: Sequence[bytes], count: int) -> list[bytes]:
-    return [HostileRequests(Random(f"{seed}-{n}"), topic_ids).frame() for n in range(count)]
+def frames_of(seed: int, topic_ids: Sequence[bytes], count: int, without: Sequence[str] = ()) -> list[bytes]:
+    frames = [HostileRequests(Random(f"{seed}-{n}"), topic_ids).frame() for n in range(count)]
+    return [frame for frame in frames if api_of(frame).split()[0] not in without]
 
 
-def fuzz(seconds: float, seed: int, limits: Limits, findings: Path, per_round: int = 40) -> int:
+def fuzz(
+    seconds: float,
+    seed: int,
+    limits: Limits,
+    findings: Path,
+    *,
+    without: Sequence[str] = (),
+    per_round: int = 40,
+) -> int:
     """Fuzz so long; gives the number of findings. A broker is started anew after each of them."""
     deadline = time.monotonic() + seconds
     found, rounds, requests = 0, 0, 0
@@ -217,7 +226,7 @@ def fuzz(seconds: float, seed: int, limits: Limits, findings: Path, per_round: i
                 topic_ids = prepare(fuzzer.target)
                 finding = None
                 while finding is None and time.monotonic() < deadline:
-                    frames = frames_of(seed + rounds, topic_ids, per_round)
+                    frames = frames_of(seed + rounds, topic_ids, per_round, without)
                     finding = fuzzer.round(frames, seed + rounds)
                     rounds += 1
                     requests += len(frames)
@@ -257,6 +266,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SystemRandom().getrandbits(32))
     parser.add_argument("--wait", type=float, default=Limits.wait, help="seconds that others may wait")
     parser.add_argument("--memory", type=int, default=Limits.memory // MB, help="MB that a round may take")
+    parser.add_argument("--without", action="append", default=[], metavar="API", help="leave out this API")
     parser.add_argument("--findings", type=Path, default=FINDINGS, help="folder for what is found")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="send what was found once more")
     arguments = parser.parse_args()
@@ -264,7 +274,8 @@ def main() -> int:
     if arguments.replay:
         return 1 if replay(arguments.replay, limits) else 0
     print(f"seed {arguments.seed}", flush=True)
-    return 1 if fuzz(arguments.seconds, arguments.seed, limits, arguments.findings) else 0
+    found = fuzz(arguments.seconds, arguments.seed, limits, arguments.findings, without=arguments.without)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -262,10 +262,10 @@ def test_a_flood_of_tags_is_refused_at_once(api: Api) -> None:
     body = b"".join(encode(api.request(), version))
     assert body[-1] == 0  # the count of tagged fields of the request itself
     flood = body[:-1] + b"\xff\xff\x3f" + b"\x01\x00" * 500_000
-    start = time.perf_counter()
+    start = time.thread_time()  # of this thread alone, however busy the machine is
     with pytest.raises(Malformed, match="tagged fields"):
         decode(api.request, version, memoryview(flood))
-    assert time.perf_counter() - start < 0.1
+    assert time.thread_time() - start < 0.1
 
 
 @given(frame=st.binary(max_size=100))

@@ -334,11 +334,11 @@ def test_stored_values_that_are_not_allowed_are_passed_over(caplog: pytest.LogCa
 
 def test_ten_thousand_topics_are_configured_in_a_moment() -> None:
     broker = BrokerConfig.load()
-    began = time.perf_counter()
+    began = time.thread_time()  # of this thread alone, however busy the machine is
     for _ in range(10_000):
         topic_config(broker, {})
         topic_config(broker, {"retention.ms": "5", "cleanup.policy": "compact"})
-    assert time.perf_counter() - began < 1.0
+    assert time.thread_time() - began < 1.0
     assert len(topic_config(broker, {})) == len(list(topic_config(broker, {})))
 
 
