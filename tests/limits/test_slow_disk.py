@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -9,6 +10,7 @@ import pytest
 
 import ottla.testing
 from ottla.storage.files import RealDisk
+from ottla.storage.slow_writes import SlowWrites
 from ottla.testing.disk import FaultyDisk
 from raw_client import RawClient
 
@@ -44,3 +46,17 @@ def test_a_consumer_of_records_that_are_not_in_memory_holds_up_nobody(size: int)
         reader.join()
         assert fetched[0] >= READ_SECONDS, "the disk was waited for"
         assert longest < READ_SECONDS - 0.1
+
+
+def test_a_slow_write_is_told_with_its_partition(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowWrites()  # so that no other test has used up the line
+    monkeypatch.setattr("ottla.storage.log.SLOW_WRITES", slow)
+    disk = FaultyDisk(RealDisk())
+    with ottla.testing.broker(topics=["t"], disk=disk) as broker:
+        disk.slow_down(write=0.15)
+        with RawClient(broker.bootstrap_servers) as client:
+            assert client.produce("t", b"x" * 1000).error_code == 0
+    assert slow.count >= 1
+    assert re.search(r"writing \d+ bytes to t-0 took \d+ ms", caplog.text)

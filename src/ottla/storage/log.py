@@ -45,6 +45,7 @@ from ottla.storage.scan import Damaged
 from ottla.storage.segment import Segment, SegmentInfo
 from ottla.storage.segment_list import NOT_KNOWN, LogFiles, SegmentFiles
 from ottla.storage.segment_row import DamagedSegment, SegmentRow
+from ottla.storage.slow_writes import SLOW, SLOW_WRITES
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.time_search import TimeSearch
 from ottla.storage.transaction_markers import read_control_record
@@ -270,7 +271,11 @@ class Log:
         try:
             if segment.should_roll(config, size, next_offset - 1, max_timestamp, now):
                 segment = self._row.roll(batches[0][1], producers)
+            began = self._clock.monotonic()
             segment.append(data, batches, config.index_interval_bytes)
+            ended = self._clock.monotonic()
+            if ended - began > SLOW:
+                SLOW_WRITES.note(self.name, ended - began, size, ended)
         except Damaged as damage:  # met when an index has to be made anew
             raise self._go_offline(segment_damaged(self.name, segment.path, damage)) from damage
         except DamagedSegment as found:
