@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -70,65 +70,68 @@ class _Late:
     answer: PartitionProduceResponse
 
 
-@dataclass(slots=True)
-class _Appends:
-    """One request under way."""
-
-    broker: Broker
-    request: ProduceRequest
-    version: int
-    waiting: list[_Unacknowledged] = field(default_factory=list)
-    late: list[_Late] = field(default_factory=list)
-
-
 def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Pending | Coroutine[Any, Any, ProduceResponse | Pending | None] | None:
-    appends = _Appends(broker, request, context.version)
+    version = context.version
+    waiting: list[_Unacknowledged] = []
+    late: list[_Late] = []
     topics = []
     for topic in request.topic_data:
         if not topic.partition_data:
             continue
-        name = topic.name if context.version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if version < 13 else broker.topic_name(topic.topic_id)
         topics.append(
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partition_responses=[_append(appends, name, data) for data in topic.partition_data],
+                partition_responses=[
+                    _append(broker, name, data, request, version, waiting, late)
+                    for data in topic.partition_data
+                ],
             )
         )
     response = ProduceResponse(responses=topics)
-    if appends.late:
-        return _append_late(appends, response)
-    return _answer(appends, response)
+    if late:
+        return _append_late(broker, request, response, waiting, late)
+    return _answer(broker, request, response, waiting)
 
 
-def _answer(appends: _Appends, response: ProduceResponse) -> ProduceResponse | Pending | None:
+def _answer(
+    broker: Broker, request: ProduceRequest, response: ProduceResponse, waiting: list[_Unacknowledged]
+) -> ProduceResponse | Pending | None:
     """The answer, once every batch has been appended or refused."""
-    request = appends.request
     acks = request.acks
     if acks == 0:
         _close_on_error(response)
         return None
-    waiting = [w for w in appends.waiting if not _settled(w, acks)]
+    waiting = [w for w in waiting if not _settled(w, acks)]
     if not waiting:
         return response
-    return _wait(appends.broker, request.timeout_ms, acks, waiting, response)
+    return _wait(broker, request.timeout_ms, acks, waiting, response)
 
 
-def _append(appends: _Appends, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
-    request = appends.request
+def _append(
+    broker: Broker,
+    topic: str | None,
+    data: PartitionProduceData,
+    request: ProduceRequest,
+    version: int,
+    waiting: list[_Unacknowledged],
+    late: list[_Late],
+) -> PartitionProduceResponse:
+    acks = request.acks
     log_start = -1
     try:
-        if not -1 <= request.acks <= 1:
+        if not -1 <= acks <= 1:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = _writable(appends, topic, data.index)
-        records = _one_batch(data.records, request.transactional_id, appends.version)
+        partition = _writable(broker, topic, data.index, acks)
+        records = _one_batch(data.records, request.transactional_id, version)
         log_start = partition.log.log_start_offset
-        appends.broker.space.admit(len(records))
-        if appends.late and any(one.topic == topic and one.index == data.index for one in appends.late):
+        broker.space.admit(len(records))
+        if late and any(one.topic == topic and one.index == data.index for one in late):
             raise OpenElsewhere
         info = partition.append(records, only_small=True)
     except ApiError as error:
@@ -136,8 +139,8 @@ def _append(appends: _Appends, topic: str | None, data: PartitionProduceData) ->
     except OpenElsewhere:
         assert topic is not None
         answer = PartitionProduceResponse(index=data.index)
-        copy = appends.broker.inspections.copy(records)
-        appends.late.append(_Late(topic, data.index, copy, answer))
+        copy = broker.inspections.copy(records)
+        late.append(_Late(topic, data.index, copy, answer))
         return answer
     answer = PartitionProduceResponse(
         index=data.index,
@@ -145,38 +148,44 @@ def _append(appends: _Appends, topic: str | None, data: PartitionProduceData) ->
         log_append_time_ms=info.append_time_ms,
         log_start_offset=info.log_start_offset,
     )
-    appends.waiting.append((partition, info.last_offset + 1, answer))
+    waiting.append((partition, info.last_offset + 1, answer))
     return answer
 
 
-def _writable(appends: _Appends, topic: str, index: int) -> Partition:
-    """The partition, if it may be written to by this request."""
-    partition = appends.broker.replicas.leader(topic, index)
+def _writable(broker: Broker, topic: str, index: int, acks: int) -> Partition:
+    """The partition, if a client may write to it."""
+    partition = broker.replicas.leader(topic, index)
     if topic in INTERNAL_TOPICS:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
-    if appends.request.acks == _ALL:
+    if acks == _ALL:
         partition.check_in_sync()
     return partition
 
 
-async def _append_late(appends: _Appends, response: ProduceResponse) -> ProduceResponse | Pending | None:
-    for one in appends.late:
+async def _append_late(
+    broker: Broker,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    waiting: list[_Unacknowledged],
+    late: list[_Late],
+) -> ProduceResponse | Pending | None:
+    for one in late:
         try:
-            await _append_one_late(appends, one)
+            await _append_one_late(broker, one, request.acks, waiting)
         finally:
-            appends.broker.inspections.release(one.records)
-    return _answer(appends, response)
+            broker.inspections.release(one.records)
+    return _answer(broker, request, response, waiting)
 
 
-async def _append_one_late(appends: _Appends, one: _Late) -> None:
+async def _append_one_late(broker: Broker, one: _Late, acks: int, waiting: list[_Unacknowledged]) -> None:
     """Open the batch in a thread and append it, if what the log asks for is still the same by then."""
-    broker, answer = appends.broker, one.answer
+    answer = one.answer
     records, prepared_under = one.records, None
     log_start = -1
     try:
         while True:
             # What was true before the batch was opened need not be true any more.
-            partition = _writable(appends, one.topic, one.index)
+            partition = _writable(broker, one.topic, one.index, acks)
             log_start = partition.log.log_start_offset
             try:
                 info = partition.append(records, prepared_under=prepared_under, only_small=True)
@@ -192,7 +201,7 @@ async def _append_one_late(appends: _Appends, one: _Late) -> None:
     answer.base_offset = info.first_offset
     answer.log_append_time_ms = info.append_time_ms
     answer.log_start_offset = info.log_start_offset
-    appends.waiting.append((partition, info.last_offset + 1, answer))
+    waiting.append((partition, info.last_offset + 1, answer))
 
 
 def _fill(answer: PartitionProduceResponse, other: PartitionProduceResponse) -> None:
