@@ -8,6 +8,7 @@ from typing import Any
 from attacks.attack import MB, Target, attack
 from attacks.forged import ZSTD, batch, now_ms, produce_request, record, smallest_records, zstd
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 _HOUR = 3_600_000
 _INVALID_TIMESTAMP, _INVALID_RECORD = 32, 87
@@ -142,3 +143,14 @@ def batches_a_week_apart(target: Target) -> None:
             client.socket.sendall(b"".join(client.frame(request, _VERSION) for request in requests))
             for _ in requests:
                 assert client.receive().responses[0].partition_responses[0].error_code == 0
+
+
+@attack("a Produce naming one partition 5,000 times", prepare=lambda t: _topic(t, "t"))
+def one_partition_many_times(target: Target) -> None:
+    data = [PartitionProduceData(index=0, records=batch(record())) for _ in range(5_000)]
+    request = ProduceRequest(
+        acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=data)]
+    )
+    with target.client() as client:
+        answer = client.call(request, _VERSION)
+    assert [a.base_offset for a in answer.responses[0].partition_responses] == list(range(5_000))

@@ -10,12 +10,15 @@ where it starts, by which a producer knows whether its earlier batches were dele
 
 A batch that has to be opened and is large is copied and opened beside the event loop (`Inspections`); the
 request is answered when that is done. Nothing overtakes it: its connection reads no further request
-meanwhile, and what the same request brings for the same partition behind it waits as well.
+meanwhile, and what the same request brings for the same partition behind it waits as well. A request for very
+many partitions is copied too, and appended in several turns of the loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from struct import Struct
@@ -38,6 +41,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from ottla.replication.partition import Partition
+from ottla.storage.log_config import LogConfig
 from ottla.storage.validation import InvalidRecordsError, OpenElsewhere
 
 if TYPE_CHECKING:
@@ -46,6 +50,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ottla.produce")
 
 _ALL = -1
+_TURN = 500
+"""Partitions of one request that are written to in one turn of the loop, at most."""
+_SLICE = 100
+"""The same for those of the request that are left for later turns."""
 _ZSTD_SINCE = 7
 _LENGTH = Struct(">i")  # at byte 8
 _LENGTH_POSITION = 8
@@ -62,12 +70,15 @@ _Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
 
 @dataclass(slots=True)
 class _Late:
-    """A batch that is opened beside the loop, and the place in the response for what comes of it."""
+    """A batch that is not appended in this turn of the loop, and what stands in the response for now."""
 
-    topic: str
-    index: int
-    records: memoryview
+    topic: str | None
+    data: PartitionProduceData
     answer: PartitionProduceResponse
+
+
+_LateOnes = dict[tuple[str | None, int], list[_Late]]
+"""By partition, in the order in which they came."""
 
 
 def produce(
@@ -75,25 +86,26 @@ def produce(
 ) -> ProduceResponse | Pending | Coroutine[Any, Any, ProduceResponse | Pending | None] | None:
     version = context.version
     waiting: list[_Unacknowledged] = []
-    late: list[_Late] = []
+    late: _LateOnes = {}
     topics = []
+    entries = 0
     for topic in request.topic_data:
         if not topic.partition_data:
             continue
         name = topic.name if version < 13 else broker.topic_name(topic.topic_id)
+        entries += len(topic.partition_data)
+        if entries > _TURN:
+            answers = [_postpone(broker, name, data, late) for data in topic.partition_data]
+        else:
+            answers = [
+                _append(broker, name, data, request, version, waiting, late) for data in topic.partition_data
+            ]
         topics.append(
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    _append(broker, name, data, request, version, waiting, late)
-                    for data in topic.partition_data
-                ],
-            )
+            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
         )
     response = ProduceResponse(responses=topics)
     if late:
-        return _append_late(broker, request, response, waiting, late)
+        return _append_late(broker, request, version, response, waiting, late)
     return _answer(broker, request, response, waiting)
 
 
@@ -118,8 +130,10 @@ def _append(
     request: ProduceRequest,
     version: int,
     waiting: list[_Unacknowledged],
-    late: list[_Late],
+    late: _LateOnes | None,
+    prepared_under: LogConfig | None = None,
 ) -> PartitionProduceResponse:
+    """Append one batch now. One that takes long to open goes to `late`; without that, OpenElsewhere."""
     acks = request.acks
     log_start = -1
     try:
@@ -127,21 +141,23 @@ def _append(
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = _writable(broker, topic, data.index, acks)
+        partition = broker.replicas.leader(topic, data.index)
+        if topic in INTERNAL_TOPICS:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
+        if acks == _ALL:
+            partition.check_in_sync()
         records = _one_batch(data.records, request.transactional_id, version)
         log_start = partition.log.log_start_offset
         broker.space.admit(len(records))
-        if late and any(one.topic == topic and one.index == data.index for one in late):
-            raise OpenElsewhere
-        info = partition.append(records, only_small=True)
+        if late and (topic, data.index) in late:
+            return _postpone(broker, topic, data, late)
+        info = partition.append(records, prepared_under=prepared_under, only_small=True)
     except ApiError as error:
         return _refusal(data.index, error, log_start)
     except OpenElsewhere:
-        assert topic is not None
-        answer = PartitionProduceResponse(index=data.index)
-        copy = broker.inspections.copy(records)
-        late.append(_Late(topic, data.index, copy, answer))
-        return answer
+        if late is None:
+            raise
+        return _postpone(broker, topic, data, late)
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=info.first_offset,
@@ -152,65 +168,70 @@ def _append(
     return answer
 
 
-def _writable(broker: Broker, topic: str, index: int, acks: int) -> Partition:
-    """The partition, if a client may write to it."""
-    partition = broker.replicas.leader(topic, index)
-    if topic in INTERNAL_TOPICS:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
-    if acks == _ALL:
-        partition.check_in_sync()
-    return partition
+def _postpone(
+    broker: Broker, topic: str | None, data: PartitionProduceData, late: _LateOnes
+) -> PartitionProduceResponse:
+    """Copy the batch, whose frame is gone when the loop goes on, and leave a place for its answer."""
+    answer = PartitionProduceResponse(index=data.index)
+    if data.records is not None:
+        data = PartitionProduceData(index=data.index, records=broker.inspections.copy(data.records))
+    late.setdefault((topic, data.index), []).append(_Late(topic, data, answer))
+    return answer
 
 
 async def _append_late(
     broker: Broker,
     request: ProduceRequest,
+    version: int,
     response: ProduceResponse,
     waiting: list[_Unacknowledged],
-    late: list[_Late],
+    late: _LateOnes,
 ) -> ProduceResponse | Pending | None:
-    for one in late:
-        try:
-            await _append_one_late(broker, one, request.acks, waiting)
-        finally:
-            broker.inspections.release(one.records)
+    """Append what was postponed, a part in each turn of the loop, and put the answers in their places."""
+    answers: dict[int, PartitionProduceResponse] = {}
+    left = deque(one for ones in late.values() for one in ones)
+    try:
+        while left:
+            one = left[0]
+            answers[id(one.answer)] = await _append_one_late(broker, request, version, waiting, one)
+            _release(broker, left.popleft())
+            if len(left) % _SLICE == 0:
+                await asyncio.sleep(0)
+    finally:
+        for one in left:
+            _release(broker, one)
+    for topic in response.responses:
+        topic.partition_responses = [answers.get(id(place), place) for place in topic.partition_responses]
     return _answer(broker, request, response, waiting)
 
 
-async def _append_one_late(broker: Broker, one: _Late, acks: int, waiting: list[_Unacknowledged]) -> None:
-    """Open the batch in a thread and append it, if what the log asks for is still the same by then."""
-    answer = one.answer
-    records, prepared_under = one.records, None
-    log_start = -1
-    try:
-        while True:
-            # What was true before the batch was opened need not be true any more.
-            partition = _writable(broker, one.topic, one.index, acks)
-            log_start = partition.log.log_start_offset
+def _release(broker: Broker, one: _Late) -> None:
+    if one.data.records is not None:
+        broker.inspections.release(one.data.records)
+
+
+async def _append_one_late(
+    broker: Broker, request: ProduceRequest, version: int, waiting: list[_Unacknowledged], one: _Late
+) -> PartitionProduceResponse:
+    """Append the batch; where it has to be opened, open it in a thread and try again.
+
+    Each try begins with all checks: what was true before the batch was opened need not be true any more.
+    """
+    data, prepared_under = one.data, None
+    while True:
+        try:
+            return _append(broker, one.topic, data, request, version, waiting, None, prepared_under)
+        except OpenElsewhere:
+            assert one.topic is not None and one.data.records is not None
+            log = broker.replicas.leader(one.topic, data.index).log
+            prepared_under = log.config
             try:
-                info = partition.append(records, prepared_under=prepared_under, only_small=True)
-                break
-            except OpenElsewhere:
-                prepared_under = partition.log.config
-                records = await broker.inspections.prepare(
-                    one.records, prepared_under, broker.clock.now_ms(), partition.log.name
+                prepared = await broker.inspections.prepare(
+                    one.data.records, prepared_under, broker.clock.now_ms(), log.name
                 )
-    except ApiError as error:
-        _fill(answer, _refusal(one.index, error, log_start))
-        return
-    answer.base_offset = info.first_offset
-    answer.log_append_time_ms = info.append_time_ms
-    answer.log_start_offset = info.log_start_offset
-    waiting.append((partition, info.last_offset + 1, answer))
-
-
-def _fill(answer: PartitionProduceResponse, other: PartitionProduceResponse) -> None:
-    answer.error_code = other.error_code
-    answer.base_offset = other.base_offset
-    answer.log_append_time_ms = other.log_append_time_ms
-    answer.log_start_offset = other.log_start_offset
-    answer.record_errors = other.record_errors
-    answer.error_message = other.error_message
+            except ApiError as error:
+                return _refusal(data.index, error, log.log_start_offset)
+            data = PartitionProduceData(index=data.index, records=prepared)
 
 
 def _one_batch(records: memoryview | None, transactional_id: str | None, version: int) -> memoryview:
