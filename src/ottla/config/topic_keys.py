@@ -39,8 +39,8 @@ segment.bytes                   INT     1073741824  >=1048576
     Size at which a partition's log starts its next segment file.
 segment.ms                      LONG    604800000   >=1
     <- log.roll.ms, log.roll.hours * 3600000
-    Age at which a partition's log starts its next segment file, full or not. By the times of its records it does so
-    only after ten seconds or with 1 MiB in it.
+    Age at which a partition's log starts its next segment file, full or not. Where it is above ten seconds, the times
+    of records alone do so only when the file is ten seconds old or has 1 MiB.
 segment.jitter.ms               LONG    0           >=0
     <- log.roll.jitter.ms, log.roll.jitter.hours * 3600000
     Random time taken off segment.ms, so that not all partitions start a segment at once.

@@ -479,9 +479,11 @@ class Segment:
 
     def _is_fresh(self, config: LogConfig, now_ms: int) -> bool:
         """Too young and too small to be rolled for the times of its records: a producer that writes them
-        weeks apart would make a segment, with all its files, of each batch."""
-        youngest = min(_YOUNGEST_ROLLED_MS, config.longest_segment_ms)
-        return self.size < _SMALLEST_ROLLED and 0 <= now_ms - self.created_ms < youngest
+        weeks apart would make a segment, with all its files, of each batch. Not where segments of a few
+        seconds are asked for."""
+        if config.longest_segment_ms <= _YOUNGEST_ROLLED_MS or self.size >= _SMALLEST_ROLLED:
+            return False
+        return 0 <= now_ms - self.created_ms < _YOUNGEST_ROLLED_MS
 
     def _jitter(self, config: LogConfig) -> int:
         """Keeps many partitions from rolling at one moment; the same for a segment after a restart."""

@@ -247,10 +247,8 @@ class TestRolling:
         log.roll()
         assert len(log.segments) == 1
 
-    def test_a_segment_is_rolled_when_its_records_span_segment_ms(self, store: Store) -> None:
-        log = store.log
+    def test_a_segment_is_rolled_when_its_records_span_segment_ms(self, log: Log) -> None:
         log.configure(LogConfig(segment_ms=1000))
-        store.clock.advance(2000)
         for timestamp in (0, 900, 1000, 1001, 1500):
             log.append(batch(1, timestamp=T0 + timestamp), 0)
         assert [info.base_offset for info in log.segments] == [0, 3]
@@ -280,9 +278,7 @@ class TestRolling:
 
     def test_jitter_shortens_segment_ms_the_same_way_each_time(self) -> None:
         def first_roll() -> int:
-            store = Store(segment_ms=1000, segment_jitter_ms=900)
-            log = store.log
-            store.clock.advance(2000)
+            log = Store(segment_ms=1000, segment_jitter_ms=900).log
             for timestamp in range(0, 1100, 10):
                 log.append(batch(1, timestamp=T0 + timestamp), 0)
                 if len(log.segments) == 2:
