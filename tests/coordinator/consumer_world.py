@@ -13,6 +13,7 @@ from ottla.coordinator.consumer_state import ConsumerSettings
 from ottla.coordinator.effects import Alarm, Effects, Reply
 from ottla.coordinator.group import Caller, GroupSettings
 from ottla.coordinator.records import Entry, decode_entry, encode_entry
+from ottla.coordinator.topic_matches import TopicMatches
 from ottla.protocol.errors import ApiError
 from ottla.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -30,6 +31,7 @@ class World:
         self.consumer_settings = ConsumerSettings(**{"assignment_interval_ms": 0, **settings})
         self.group_settings = GroupSettings(initial_rebalance_delay_ms=0)
         self.image = ClusterImage()
+        self.topic_matches = TopicMatches()
         self.now_ms = 1_000_000
         self.log: list[tuple[bytes, bytes | None]] = []
         self.alarms: dict[tuple[str, ...], tuple[int, Alarm]] = {}

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.coordinator.re2_syntax import InvalidExpression
-from ottla.coordinator.regex_subscriptions import compiled, matching_topics
+from ottla.coordinator.regex_subscriptions import compiled
+from ottla.coordinator.topic_matches import TopicMatches
 
 atoms = st.sampled_from(
     ["a", "b", "-", r"\.", ".", "[ab]", "[^a]", r"\d", r"\w", "[a-c1]", r"\b", "^", "$", "(?i:A)"]
@@ -77,7 +78,7 @@ def test_what_could_cost_too_much_or_means_nothing_is_refused(expression: str, r
 
 def test_the_whole_name_must_match() -> None:
     topics = ["orders", "orders-eu", "my-orders"]
-    assert matching_topics("orders.*", topics) == {"orders", "orders-eu"}
-    assert matching_topics(r"\Qorders\E", topics) == {"orders"}
-    assert matching_topics("(?i)ORDERS|my-.*", topics) == {"orders", "my-orders"}
-    assert matching_topics(r"[[:alpha:]]+-\p{Ll}{2}", topics) == {"orders-eu"}
+    assert TopicMatches().matching("orders.*", dict.fromkeys(topics)) == {"orders", "orders-eu"}
+    assert TopicMatches().matching(r"\Qorders\E", dict.fromkeys(topics)) == {"orders"}
+    assert TopicMatches().matching("(?i)ORDERS|my-.*", dict.fromkeys(topics)) == {"orders", "my-orders"}
+    assert TopicMatches().matching(r"[[:alpha:]]+-\p{Ll}{2}", dict.fromkeys(topics)) == {"orders-eu"}

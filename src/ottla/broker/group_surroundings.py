@@ -11,6 +11,7 @@ from ottla.config.values import BrokerConfig
 from ottla.coordinator.assignors import ASSIGNORS
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.coordinator.consumer_state import ConsumerSettings
+from ottla.coordinator.topic_matches import TopicMatches
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -32,6 +33,7 @@ class _Known(NamedTuple):
 class GroupSurroundings:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.topic_matches = TopicMatches()
         self._members = 0
         self._counted = float("-inf")
         self._settings: dict[str, _Known] = {}

@@ -52,7 +52,7 @@ from ottla.coordinator.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from ottla.coordinator.regex_subscriptions import compiled, matching_topics
+from ottla.coordinator.regex_subscriptions import compiled
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import (
     Assignment,
@@ -199,6 +199,12 @@ class ConsumerGroup(ConsumerState):
         if causes:
             self.bump(causes, found, effects)
 
+    def unchecked_expressions(self) -> set[str]:
+        """The expressions whose topics the next heartbeat will ask for."""
+        if self._surroundings.image.version == self._checked:
+            return set()
+        return {member.regex for member in self.members.values() if member.regex}
+
     def bump(self, causes: Iterable[Cause], metadata_hash: int, effects: Effects) -> None:
         """A new epoch."""
         self._write(
@@ -215,7 +221,7 @@ class ConsumerGroup(ConsumerState):
         image = self._surroundings.image
         used = {member.regex for member in self.members.values() if member.regex}
         for expression in used:
-            topics = matching_topics(expression, (name for name in image.topics if not is_internal(name)))
+            topics = self._surroundings.topic_matches.matching(expression, image.topics)
             known = self.regexes.get(expression)
             if known is None or known.topics != topics:
                 self._write(
@@ -478,10 +484,6 @@ class ConsumerGroup(ConsumerState):
 
 
 DID_NOT_GIVE_BACK = "a member did not give back partitions within its rebalance timeout"
-
-
-def is_internal(topic: str) -> bool:
-    return topic in ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 def _with_wishes(member: Member, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> Member:

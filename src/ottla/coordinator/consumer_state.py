@@ -43,6 +43,7 @@ from ottla.coordinator.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     Entry,
 )
+from ottla.coordinator.topic_matches import TopicMatches
 from ottla.protocol.errors import ApiError, ErrorCode
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
@@ -72,6 +73,10 @@ class Surroundings(Protocol):
     @property
     def image(self) -> ClusterImage:
         """The cluster as it is now: which topics there are."""
+
+    @property
+    def topic_matches(self) -> TopicMatches:
+        """Which topics expressions stand for."""
 
     def settings(self, group_id: str) -> ConsumerSettings: ...
 

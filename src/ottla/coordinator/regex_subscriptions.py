@@ -11,7 +11,7 @@ is remembered, so that the names of many topics walk through a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,6 +26,9 @@ MAX_VISITS = 300_000
 _MAX_REMEMBERED = 10_000
 """Steps kept per expression; when there are more, the memory starts anew."""
 
+_LARGE = 500
+"""States from which on an expression is matched in slices."""
+
 _ACCEPT = 0
 
 
@@ -35,12 +38,6 @@ def compiled(expression: str) -> Expression:
     if len(expression) > MAX_LENGTH:
         raise InvalidExpression("expression too long")
     return Expression(parse(expression))
-
-
-def matching_topics(expression: str, topics: Iterable[str]) -> frozenset[str]:
-    """The topics whose whole name matches."""
-    matches = compiled(expression).matches
-    return frozenset(topic for topic in topics if matches(topic))
 
 
 class _Place(NamedTuple):
@@ -95,6 +92,21 @@ class Expression:
             if not states:
                 return False
             states = self._step(states, character, self._place(name, position))
+        return bool(states & 1)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether one character may take a millisecond."""
+        return len(self._masks) > _LARGE
+
+    def matches_in_slices(self, name: str) -> Generator[None, None, bool]:
+        """As `matches`, with a pause after each character."""
+        states = self._closure(self._start, self._place(name, 0))
+        for position, character in enumerate(name, 1):
+            if not states:
+                return False
+            states = self._step(states, character, self._place(name, position))
+            yield
         return bool(states & 1)
 
     def _place(self, name: str, position: int) -> _Place:

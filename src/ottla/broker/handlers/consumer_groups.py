@@ -49,7 +49,7 @@ _CLASSIC, _CONSUMER = 0, 1
 
 def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-) -> ConsumerGroupHeartbeatResponse | Pending:
+) -> ConsumerGroupHeartbeatResponse | Pending | Steps[ConsumerGroupHeartbeatResponse | Pending]:
     def refused(error: ApiError) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=_told(error))
 
@@ -67,7 +67,29 @@ def consumer_group_heartbeat(
     def command(groups: AllGroups, reply: Reply, effects: Effects) -> None:
         groups.consumer_heartbeat(request, caller, reply, effects)
 
-    return ask(broker, request.group_id, command, refused)
+    question = Question(request.group_id, command, refused)
+    expressions = _expressions(broker, request)
+    if expressions:
+        return _match_first(broker, expressions, question)
+    return ask(broker, *question)
+
+
+def _expressions(broker: Broker, request: ConsumerGroupHeartbeatRequest) -> set[str]:
+    """The expressions that the group will ask the topics of."""
+    expressions = {request.subscribed_topic_regex} if request.subscribed_topic_regex else set()
+    try:
+        group = broker.groups.group(request.group_id)
+    except ApiError:
+        return set()  # the command will say so
+    return expressions | group.unchecked_expressions() if isinstance(group, ConsumerGroup) else expressions
+
+
+def _match_first(
+    broker: Broker, expressions: set[str], question: Question
+) -> Steps[ConsumerGroupHeartbeatResponse | Pending]:
+    """Find their topics with pauses, so that the group has the answers when it asks."""
+    yield from broker.group_surroundings.topic_matches.prepare(expressions, broker.image.topics)
+    return ask(broker, *question)
 
 
 def _told(error: ApiError) -> str | None:
