@@ -135,3 +135,51 @@ def test_one_who_left_because_of_another_is_not_called() -> None:
     room.notify("a")
     turns.turn()
     assert done == []
+
+
+def test_who_waits_for_many_keys_is_asked_once_a_turn_and_told_which_of_them_changed() -> None:
+    turns = Turns()
+    room = WaitingRoom(turns)
+    asked: list[str] = []
+    noticed: list[object] = []
+
+    def ready() -> bool:
+        asked.append("once")
+        return False
+
+    room.enter([f"key-{n}" for n in range(1_000)] * 2, ready, lambda _: None, 1, noticed.append)
+    for number in range(500):
+        room.notify(f"key-{number}")
+    turns.turn()
+    assert asked == ["once"]
+    assert noticed == [f"key-{n}" for n in range(500)]
+
+
+def test_a_crowd_that_waits_for_one_key_is_woken_over_several_turns_in_order() -> None:
+    turns = Turns()
+    room = WaitingRoom(turns)
+    left: list[int] = []
+    for number in range(1_000):
+        room.enter(["a"], lambda: True, lambda _, number=number: left.append(number), timeout=1)  # type: ignore[misc]
+    room.notify("a")
+    while turns.soon:
+        before = len(left)
+        turns.turn()
+        assert len(left) - before <= 100, "others have their turn"
+    assert left == list(range(1_000))
+
+
+def test_who_comes_while_a_crowd_is_being_woken_is_woken_too() -> None:
+    turns = Turns()
+    room = WaitingRoom(turns)
+    left: list[str] = []
+    for _ in range(200):
+        room.enter(["a"], lambda: True, lambda _: left.append("first"), timeout=1)
+    room.notify("a")
+    turns.turn()
+    room.enter(["a"], lambda: True, lambda _: left.append("second"), timeout=1)
+    room.notify("a")
+    while turns.soon:
+        turns.turn()
+    assert left == ["first"] * 200 + ["second"]
+    assert len(room) == 0
