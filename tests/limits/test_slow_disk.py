@@ -17,13 +17,17 @@ from raw_client import RawClient
 READ_SECONDS = 0.5
 
 
+@pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("size", [1_000, 900_000])
-def test_a_consumer_of_records_that_are_not_in_memory_holds_up_nobody(size: int) -> None:
+def test_a_consumer_of_records_that_are_not_in_memory_holds_up_nobody(size: int, restart: bool) -> None:
+    """After a restart the broker has to look for the records in the file, too."""
     disk = FaultyDisk(RealDisk())
     with ottla.testing.broker(topics=["cold", "warm"], disk=disk) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             assert client.produce("cold", b"x" * size).error_code == 0
             client.produce("warm", b"y")
+        if restart:
+            broker.restart()
         disk.slow_down(read=READ_SECONDS, name="cold-0")
         fetched: list[float] = []
 

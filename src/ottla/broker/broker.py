@@ -32,6 +32,7 @@ from ottla.broker.lane import Lane, Steps
 from ottla.broker.limits import client_memory_limits, group_settings, limits_of, topic_defaults
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
+from ottla.broker.page_cache import Done
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
@@ -60,6 +61,7 @@ from ottla.storage.checkpoints import META
 from ottla.storage.files import Disk, RealDisk
 from ottla.storage.leader_epochs import CorruptCheckpoint
 from ottla.storage.log_directory import LogDirectory
+from ottla.storage.results import NotInMemory
 
 logger = logging.getLogger("ottla.broker")
 
@@ -396,6 +398,10 @@ class Broker:
 
     def _topic_config(self, image: ClusterImage, topic: str) -> TopicConfig:
         return topic_config(self.config, image.config(TOPIC_CONFIG, topic))
+
+    def read_ahead(self, missing: NotInMemory, done: Done) -> None:
+        """Have a part of a file read into memory by a thread."""
+        self._server.read_ahead(missing.file, missing.position, missing.length, done)
 
     def make_room(self) -> None:
         """Space is short: let retention do now what it would do later."""

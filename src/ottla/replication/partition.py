@@ -171,8 +171,13 @@ class Partition:
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, committed_only: bool, at_least_one: bool) -> PartitionRead:
-        """What a consumer may see from `offset` on: below the high watermark, or the last stable offset."""
+    def read(
+        self, offset: int, max_bytes: int, committed_only: bool, at_least_one: bool, *, wait: bool = True
+    ) -> PartitionRead:
+        """What a consumer may see from `offset` on: below the high watermark, or the last stable offset.
+
+        NotInMemory when the disk would have to be waited for and `wait` is False.
+        """
         log = self.log
         high_watermark = self.state.high_watermark
         stable = log.last_stable_offset(high_watermark)
@@ -183,7 +188,7 @@ class Partition:
                 f"offset {offset} is outside of {self.topic}-{self.index}, "
                 f"which holds {log.log_start_offset} to {log.end_offset}",
             )
-        records = log.read(offset, max_bytes, limit, at_least_one) if offset < limit else None
+        records = log.read(offset, max_bytes, limit, at_least_one, wait=wait) if offset < limit else None
         return PartitionRead(records, high_watermark, stable, log.log_start_offset)
 
     def delete_records_before(self, offset: int) -> int:

@@ -315,13 +315,14 @@ class Log:
     # -- read ----------------------------------------------------------------------------------------
 
     def read(
-        self, offset: int, max_bytes: int, limit_offset: int, at_least_one: bool = True
+        self, offset: int, max_bytes: int, limit_offset: int, at_least_one: bool = True, *, wait: bool = True
     ) -> FileSlice | None:
         """Batches from the one that holds `offset` on, all below `limit_offset`, about `max_bytes` of them.
 
         The slice begins with the whole first batch, even when that alone is larger than `max_bytes` (without
         `at_least_one` the answer is then None), and may end within a batch. None when there is nothing at or
-        after `offset` below the limit. OFFSET_OUT_OF_RANGE outside of the log.
+        after `offset` below the limit. OFFSET_OUT_OF_RANGE outside of the log. NotInMemory when the disk
+        would have to be waited for and `wait` is False.
         """
         if self.failure is not None:
             raise self.failure
@@ -340,7 +341,7 @@ class Log:
             segment = self._segments[slot]
             segment_end = self._bases[slot + 1] if slot + 1 < len(self._bases) else end_offset
             try:
-                place = segment.find(offset, segment_end)
+                place = segment.find(offset, segment_end, wait=wait)
                 if place is None:
                     self._check_may_be_missing(offset, segment, segment_end)
                     slot += 1  # the last records here are compacted away: go on in the next
@@ -350,7 +351,7 @@ class Log:
                     raise Damaged(position, f"offset {offset} is missing, a later batch stands in its place")
                 bound = segment.size
                 if limit_offset < segment_end:
-                    limit = segment.find(limit_offset, segment_end)
+                    limit = segment.find(limit_offset, segment_end, wait=wait)
                     if limit is not None:
                         bound = limit.position
                 if position + size > bound:

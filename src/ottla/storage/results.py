@@ -27,6 +27,16 @@ class FileSlice:
         return self.file.read_at(self.position, self.length)
 
 
+class NotInMemory(Exception):
+    """To find an offset, this part of a file has to be read from the disk first."""
+
+    def __init__(self, file: File, position: int, length: int) -> None:
+        super().__init__(f"{file.path} from {position} on is not in memory")
+        self.file = file
+        self.position = position
+        self.length = length
+
+
 class AppendInfo:
     """The outcome of an append."""
 

@@ -24,6 +24,7 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.offset_index import CorruptIndex, OffsetIndex
 from ottla.storage.open_segments import OpenSegments
+from ottla.storage.results import NotInMemory
 from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, walk
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from ottla.storage.time_index import TimeIndex, floor_in_file
@@ -40,6 +41,9 @@ SWAP_SUFFIX = ".swap"  # whole and synced, about to take the place of others
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 logger = logging.getLogger(__name__)
+
+_LOOKED_THROUGH = 64 * 1024
+"""Bytes read at once where a batch is looked for."""
 
 _TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers each, on every partition in use
 _TAIL_SHORTEST = 64
@@ -575,10 +579,11 @@ class Segment:
 
     # -- finding -------------------------------------------------------------------------------------
 
-    def find(self, offset: int, end_offset: int = LARGEST_OFFSET) -> Place | None:
+    def find(self, offset: int, end_offset: int = LARGEST_OFFSET, *, wait: bool = True) -> Place | None:
         """The first batch that ends at or behind `offset`, None when there is none. Damaged on nonsense.
 
-        All offsets of the segment are below `end_offset`.
+        All offsets of the segment are below `end_offset`. NotInMemory when the disk would have to be waited
+        for and `wait` is False.
         """
         tail_last, tail_positions = self._tail_last, self._tail_positions
         if tail_last is not None and tail_positions is not None and offset >= self._tail_start:
@@ -588,6 +593,8 @@ class Segment:
             position = tail_positions[slot]
             following = tail_positions[slot + 1] if slot + 1 < len(tail_positions) else self.size
             return Place(position, following - position)
+        if not wait:
+            self._check_in_memory(offset)
         try:
             return self._search(offset, end_offset)
         except (Damaged, CorruptIndex) as problem:
@@ -596,6 +603,23 @@ class Segment:
             return self._search(offset, end_offset)
         except CorruptIndex as problem:
             raise Damaged(0, str(problem)) from problem
+
+    def _check_in_memory(self, offset: int) -> None:
+        """NotInMemory when `_search` would wait for the disk, as far as can be told cheaply."""
+        look = bytearray(1)
+        if self._index is None:
+            try:
+                file = self._disk.open(self.path_of(INDEX_SUFFIX))
+            except FileNotFoundError:
+                return  # it is made anew
+            size = file.size
+            if size and not (file.read_cached(0, look) and file.read_cached(size - 1, look)):
+                raise NotInMemory(file, 0, size)
+        index = self.index
+        slot = bisect_right(index.offsets, offset - self.base_offset)
+        start = index.positions[slot - 1] if slot else 0
+        if start < self.size and not self.file.read_cached(start, look):
+            raise NotInMemory(self.file, start, min(_LOOKED_THROUGH, self.size - start))
 
     def _search(self, offset: int, end_offset: int) -> Place | None:
         """`find` by the index. CorruptIndex when the entry used does not fit the log."""

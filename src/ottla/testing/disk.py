@@ -287,10 +287,16 @@ class FaultyDisk:
         self.read_seconds = 0.0
         self.write_seconds = 0.0
         self._cold = ""
+        self._warm: dict[Path, set[int]] = {}
 
     def slow_down(self, *, read: float = 0.0, write: float = 0.0, name: str = "") -> None:
         """Let each write take so many seconds, and the first read of a page of files with `name`."""
         self.read_seconds, self.write_seconds, self._cold = read, write, name
+        self._warm = {}
+
+    def warm_pages(self, path: Path) -> set[int]:
+        """The pages of a file that were waited for since it became slow."""
+        return self._warm.setdefault(path, set())
 
     def is_cold(self, path: Path) -> bool:
         return self.read_seconds > 0 and self._cold in str(path)
@@ -406,7 +412,6 @@ class _FaultyFile:
     def __init__(self, faults: FaultyDisk, file: File) -> None:
         self._faults = faults
         self._file = file
-        self._warm: dict[int, bool] = {}  # pages that were waited for
         self.path = file.path
 
     @property
@@ -437,16 +442,16 @@ class _FaultyFile:
         self._faults.check("read", self.path)
         if not self._faults.is_cold(self.path):
             return self._file.read_cached(position, buffer)
-        ready = self._warm.get(position // PAGE, False)
-        return self._file.read_cached(position, buffer) if ready else 0
+        warm = position // PAGE in self._faults.warm_pages(self.path)
+        return self._file.read_cached(position, buffer) if warm else 0
 
     def _wait_for_the_disk(self, position: int, size: int) -> None:
         """What is cold has to be waited for, once."""
         if self._faults.is_cold(self.path) and size > 0:
             pages = range(position // PAGE, (position + size - 1) // PAGE + 1)
-            if not all(page in self._warm for page in pages):
+            if not self._faults.warm_pages(self.path).issuperset(pages):
                 time.sleep(self._faults.read_seconds)
-                self._warm.update(dict.fromkeys(pages, True))
+                self._faults.warm_pages(self.path).update(pages)
 
     def reserve(self, position: int, size: int) -> None:
         self._faults.check("reserve", self.path)

@@ -31,6 +31,7 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.replication.partition import Partition
+from ottla.storage.results import NotInMemory
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -133,7 +134,10 @@ def _fetch(broker: Broker, request: FetchRequest, context: RequestContext, wante
     seconds = min(request.max_wait_ms / 1000, MAX_WAIT_SECONDS)
     if len(wanted) >= _MANY:
         return attempt.in_slices(seconds)
-    attempt.read()
+    try:
+        attempt.read(wait=False)
+    except NotInMemory as missing:
+        return attempt.after_disk(missing, seconds)
     if attempt.enough or seconds <= 0 or not wanted:
         return attempt.response()
     return attempt.wait(seconds)
@@ -156,6 +160,7 @@ class _Fetch:
         "_room",
         "_session",
         "_size",
+        "_wait",
         "_wanted",
         "enough",
     )
@@ -180,14 +185,46 @@ class _Fetch:
         self._session = session
         self._incremental = incremental
         self._results: list[PartitionData] = []
+        self._wait = True
         self.enough = False
 
-    def read(self) -> None:
-        """Look at every partition once; `enough` says whether the answer may leave."""
+    def read(self, wait: bool = True) -> None:
+        """Look at every partition once; `enough` says whether the answer may leave.
+
+        NotInMemory when the disk would have to be waited for and `wait` is False.
+        """
+        self._wait = wait
         self._begin_reading()
         for want in self._wanted:
             self._results.append(self._read_next(want))
         self.enough = self._failed or self._size >= self._min_bytes
+
+    def after_disk(self, missing: NotInMemory, seconds: float) -> Pending:
+        """Go on when a thread has read what was missing, as often as something else is missing then."""
+        pending = Pending()
+        rounds = len(self._wanted) + 2
+
+        def go_on(error: OSError | None) -> None:
+            nonlocal rounds
+            rounds -= 1
+            try:
+                self.read(wait=rounds <= 0 or error is not None)  # with an error, to answer with it
+                if not self.enough and seconds > 0:
+                    later = self.wait(seconds)
+                    later.encode_by(lambda answer: answer)
+                    later.deliver_to(pending.resolve)
+                    pending.on_cancel = later.cancel
+                    return
+                answer: FetchResponse | Exception = self.response()
+            except NotInMemory as more:
+                self._broker.read_ahead(more, go_on)
+                return
+            except Exception as defect:  # noqa: BLE001 - dispatch tells of it; unanswered, the client would hang
+                answer = defect
+            pending.resolve(answer)
+
+        self._broker.read_ahead(missing, go_on)
+        return pending
 
     def _begin_reading(self) -> None:
         self._room = self._max_bytes
@@ -261,7 +298,7 @@ class _Fetch:
                         records=b"",
                     )
             records, high_watermark, stable, start = partition.read(
-                want.fetch_offset, max_bytes, self._committed_only, at_least_one
+                want.fetch_offset, max_bytes, self._committed_only, at_least_one, wait=self._wait
             )
         except ApiError as error:
             return self._refusal(want, error)
