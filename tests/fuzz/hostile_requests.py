@@ -22,14 +22,14 @@ from attacks.forged import batch, record
 from ottla.config.table import GROUP_KEYS, TOPIC_KEYS
 from ottla.protocol.apis import APIS, Api
 from ottla.protocol.frames import request_frame
-from ottla.protocol.schema import ZERO_UUID, Field
+from ottla.protocol.schema import ZERO_UUID, Field, Struct
 
 TOPICS = ("fuzz-a", "fuzz-b", "fuzz-compacted")
 GROUPS = ("group-a", "group-b", "group-c")
 _ALTERING = ("AlterConfigs", "IncrementalAlterConfigs")
 _NEVER_ALTERED = (4, 8)  # the broker and its loggers
 _HUGE = (1_000, 5_000, 20_000, 100_000)
-_HUGE_BYTES = 32 << 20  # as text, which is a few times what goes over the wire
+_HUGE_BYTES = 16 << 20
 _HOSTILE = ("", "\n\x1b[2J", "x" * 32_000, "\0", "é" * 16_000, "../../etc", "a" * 249, "a" * 250)
 _COMPRESSORS = {
     1: lambda data: bytes(cramjam.gzip.compress(data, level=1)),
@@ -128,7 +128,7 @@ class HostileRequests:
             elements = [self._message(self._struct(field), version) for _ in range(count)]
         if not huge:
             return elements
-        room = _HUGE_BYTES * count // (1 + sum(len(repr(each)) for each in elements))
+        room = _HUGE_BYTES * count // (1 + _weight(elements))
         return elements * max(min(rng.choice(_HUGE), room) // count, 1)
 
     @staticmethod
@@ -242,6 +242,17 @@ _HEADER_FIELDS = [
     ("base_sequence", (1 << 31) - 1),
     ("record_count", (1 << 31) - 1),
 ]
+
+
+def _weight(value: Any) -> int:
+    """About how many bytes a value takes on the wire."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(_weight, value))
+    if isinstance(value, Struct):
+        return sum(_weight(getattr(value, field.name)) for field in value._fields)
+    return 4
 
 
 def _compressed(codec: int, body: bytes) -> bytes:
