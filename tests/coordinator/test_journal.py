@@ -65,3 +65,25 @@ def test_only_the_last_rebalances_are_kept() -> None:
     assert [entry.generation for entry in kept.of("g")] == [4, 3, 2]
     kept.forget("g")
     assert kept.of("g") == []
+
+
+def test_rebalances_of_many_partitions_are_forgotten_sooner() -> None:
+    places = frozenset(("t", partition) for partition in range(journal.MAX_PLACES // 4))
+    kept = Journal()
+    for generation in range(10):
+        kept.add(
+            Rebalance(
+                group_id="g",
+                generation=generation,
+                causes=(),
+                began_ms=0,
+                ended_ms=0,
+                protocol=None,
+                leader=None,
+                shares={"member": places},
+                moves=(),
+                joined=(),
+                left=(),
+            )
+        )
+    assert [entry.generation for entry in kept.of("g")] == [9, 8, 7, 6]

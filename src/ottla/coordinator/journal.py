@@ -21,6 +21,8 @@ from ottla.protocol.messages.consumer_protocol import read_assignment
 
 KEPT = 20
 """Rebalances kept per group."""
+MAX_PLACES = 50_000
+"""Partitions in all rebalances of a group that are kept: a leader may hand out as many as it likes."""
 MAX_CAUSES = 20
 """Causes kept per rebalance: in a storm, the first ones tell enough."""
 
@@ -97,6 +99,11 @@ class Rebalance:
         return max(self.ended_ms - self.began_ms, 0)
 
     @property
+    def places(self) -> int:
+        """How many partitions are kept with it."""
+        return sum(map(len, self.shares.values())) + len(self.moves)
+
+    @property
     def idle(self) -> tuple[str, ...]:
         """Members that own nothing: there are more members than partitions, or nothing to read."""
         return tuple(member for member, share in self.shares.items() if not share)
@@ -108,7 +115,10 @@ class Journal:
         self._entries: dict[str, deque[Rebalance]] = {}
 
     def add(self, entry: Rebalance) -> None:
-        self._entries.setdefault(entry.group_id, deque(maxlen=self._kept)).append(entry)
+        entries = self._entries.setdefault(entry.group_id, deque(maxlen=self._kept))
+        entries.append(entry)
+        while len(entries) > 1 and sum(each.places for each in entries) > MAX_PLACES:
+            entries.popleft()
 
     def forget(self, group_id: str) -> None:
         self._entries.pop(group_id, None)
