@@ -4,7 +4,8 @@
   offset per partition;
 * `.kafka_cleanshutdown`: there only while the broker is down after a proper stop;
 * `meta.properties`: which cluster and node the folder belongs to;
-* `partition.metadata` in each partition's folder: the id of its topic.
+* `partition.metadata` in each partition's folder: the id of its topic;
+* `checkpoint-sums`, ours: the checksums of the files with offsets, whose format has none.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from pathlib import Path
 
-from ottla.storage.files import Disk
+from crc32c import crc32c
+
 from ottla.storage.leader_epochs import CorruptCheckpoint
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+CHECKPOINT_SUMS = "checkpoint-sums"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META = "meta.properties"
 META_KEYS = ("cluster.id", "node.id")
@@ -55,12 +57,40 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     return offsets
 
 
-def read_offsets(disk: Disk, path: Path) -> dict[TopicPartition, int]:
-    """The offsets in a checkpoint file; none when it is missing. CorruptCheckpoint when it is damaged."""
-    try:
-        return decode_offsets(disk.read(path))
-    except FileNotFoundError:
-        return {}
+class CheckpointSums:
+    """Checksums of the checkpoint files, which have no place for their own: the newest and the one before."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[int, ...]] = {}
+
+    def note(self, name: str, data: bytes) -> None:
+        """`data` is about to be the content of a file."""
+        self._sums[name] = (*self._sums.get(name, ())[-1:], crc32c(data))
+
+    def knows(self, name: str) -> bool:
+        return name in self._sums
+
+    def fits(self, name: str, data: bytes) -> bool:
+        """Whether a file with this content is one that was written; True when nothing is known of it."""
+        return name not in self._sums or crc32c(data) in self._sums[name]
+
+    def encode(self) -> bytes:
+        body = "".join(f"{name} {' '.join(map(str, sums))}\n" for name, sums in self._sums.items()).encode()
+        return b"%d\n" % crc32c(body) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> CheckpointSums:
+        found = cls()
+        try:
+            crc, body = data.split(b"\n", 1)
+            if int(crc) != crc32c(body):
+                raise CorruptCheckpoint("wrong CRC")
+            for line in body.decode().splitlines():
+                name, *sums = line.split()
+                found._sums[name] = tuple(map(int, sums))
+        except ValueError as problem:
+            raise CorruptCheckpoint(str(problem)) from problem
+        return found
 
 
 def encode_topic_id(topic_id: bytes) -> str:

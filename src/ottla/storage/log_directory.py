@@ -22,6 +22,7 @@ from pathlib import Path
 from ottla.clock import Clock
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
+    CHECKPOINT_SUMS,
     CLEAN_SHUTDOWN,
     CLEANED_OFFSETS,
     COMPACTED,
@@ -32,14 +33,15 @@ from ottla.storage.checkpoints import (
     META_KEYS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    CheckpointSums,
     TopicPartition,
+    decode_offsets,
     decode_partition_metadata,
     decode_properties,
     encode_clean_shutdown,
     encode_offsets,
     encode_partition_metadata,
     encode_properties,
-    read_offsets,
 )
 from ottla.storage.descriptors import descriptors_for_clients, descriptors_for_files
 from ottla.storage.doomed_files import DoomedFiles
@@ -101,6 +103,8 @@ class LogDirectory:
         self._lock: Lock | None = None
         self._doomed = DoomedFiles(disk)
         self._checkpointed: dict[str, bytes] = {}
+        self._sums = CheckpointSums()
+        self._marks: Mapping[TopicPartition, int] = {}  # high watermarks, as they were written last
         self._closed_as: dict[TopicPartition, LogFiles] = {}  # while the folder is open: of offline logs
         self._writing = threading.Lock()  # checkpoints are written by chores and by whoever deletes or cuts
 
@@ -131,10 +135,12 @@ class LogDirectory:
         if note_boot:
             self.note_boot()
         self._closed_as = self._read_segments()
+        self._sums = self._read_sums()
         recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         log_starts = self._read_checkpoint(LOG_STARTS)
         self.cleaned_offsets = self._read_checkpoint(CLEANED_OFFSETS)
         self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
+        self._marks = dict(self.high_watermarks)
         reports = []
         for name in sorted(names):
             folder = self.path / name
@@ -157,9 +163,28 @@ class LogDirectory:
                 )
             )
         self._write_segments()
+        self._lower_high_watermarks()
         if not recovery_points.keys() | log_starts.keys() <= self.logs.keys():
             self._forget_offsets()
         return reports
+
+    def _lower_high_watermarks(self) -> None:
+        """Of logs that lost records with the power: no later start may miss those records again."""
+        marks = self.high_watermarks
+        if any(marks.get(key, 0) > log.end_offset for key, log in self.logs.items() if log.failure is None):
+            self._write_high_watermarks(marks)
+
+    def _write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
+        """A log may have been deleted and made again since the marks were taken."""
+        self._marks = marks
+        self._write_checkpoint(
+            HIGH_WATERMARKS,
+            lambda: {
+                key: min(mark, log.end_offset if log.failure is None else mark)
+                for key, mark in marks.items()
+                if (log := self.logs.get(key)) is not None
+            },
+        )
 
     def _forget_offsets(self) -> None:
         """A partition whose folder is gone begins empty: no later start may believe that it was longer."""
@@ -204,6 +229,7 @@ class LogDirectory:
             clean=self.was_clean,
             power_lost=self._power_lost,
             cleaned_to=self.cleaned_offsets.get(key),
+            high_watermark=self.high_watermarks.get(key, 0),
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             closed_as=self._closed_as.get(key),
@@ -407,7 +433,7 @@ class LogDirectory:
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> None:
         """Take partitions out. Folders are renamed at once and removed after file.delete.delay.ms. Blocks."""
-        were_cleaned = had_offsets = had_moved = False
+        were_cleaned = had_offsets = had_moved = had_marks = False
         for key in partitions:
             log = self.logs.pop(key, None)
             if log is None:
@@ -417,6 +443,8 @@ class LogDirectory:
             were_cleaned |= self.cleaned_offsets.pop(key, None) is not None
             had_offsets |= log.recovery_point > 0
             had_moved |= log.log_start_offset > 0
+            self.high_watermarks.pop(key, None)
+            had_marks |= self._marks.get(key, 0) > 0
         # A partition made again under such a name must not inherit the offsets.
         if were_cleaned:
             self.checkpoint_cleaned()
@@ -424,6 +452,8 @@ class LogDirectory:
             self._checkpoint_recovery_points()
         if had_moved:
             self._checkpoint_log_starts()
+        if had_marks:
+            self._write_high_watermarks(self._marks)
 
     def _doom(self, log: Log) -> None:
         # A name too long for the file system would fail; Kafka cuts the topic as well.
@@ -479,10 +509,7 @@ class LogDirectory:
         self._checkpoint_recovery_points()
         self._checkpoint_log_starts()
         if high_watermarks is not None:
-            self._write_checkpoint(
-                HIGH_WATERMARKS,
-                lambda: {key: mark for key, mark in high_watermarks.items() if key in self.logs},
-            )
+            self._write_high_watermarks(high_watermarks)
 
     def checkpoint_cleaned(self) -> None:
         """Write up to where the logs are compacted. Blocks."""
@@ -507,15 +534,37 @@ class LogDirectory:
         with self._writing:
             data = encode_offsets(offsets())
             if self._checkpointed.get(name) != data:
+                # First, so that a process killed between the two leaves a sum for whichever file is there.
+                self._sums.note(name, data)
+                self._disk.replace(self.path / CHECKPOINT_SUMS, self._sums.encode(), sync=False)
                 self._disk.replace(self.path / name, data, sync=True)
                 self._checkpointed[name] = data
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        path = self.path / name
         try:
-            return read_offsets(self._disk, self.path / name)
+            data = self._disk.read(path)
+            # After a loss of power the sums may be older or newer than the file.
+            if not self._power_lost and not self._sums.fits(name, data):
+                raise CorruptCheckpoint("its checksum is wrong")
+            offsets = decode_offsets(data)
+            self._checkpointed[name] = data
+            return offsets
+        except FileNotFoundError:
+            if self._sums.knows(name):
+                logger.warning("%s is missing; going without it", path)
         except CorruptCheckpoint as damage:
-            logger.warning("%s is damaged (%s); going without it", self.path / name, damage)
-            return {}
+            logger.warning("%s is damaged (%s); going without it", path, damage)
+        return {}
+
+    def _read_sums(self) -> CheckpointSums:
+        try:
+            return CheckpointSums.decode(self._disk.read(self.path / CHECKPOINT_SUMS))
+        except FileNotFoundError:
+            return CheckpointSums()
+        except CorruptCheckpoint as damage:
+            logger.warning("%s is damaged (%s)", self.path / CHECKPOINT_SUMS, damage)
+            return CheckpointSums()
 
     def _is_ours(self, folder: Path) -> bool:
         """Whether a folder with the name of a partition is one. Others may keep their things beside ours."""

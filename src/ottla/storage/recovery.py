@@ -30,6 +30,7 @@ from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
     COMPACTED,
+    HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_STARTS,
     RECOVERY_POINTS,
@@ -105,6 +106,7 @@ class Loader:
         cleaned_to: int | None,
         recovery_point: int,
         log_start_offset: int | None,
+        high_watermark: int = 0,
         closed_as: LogFiles | None = None,
     ) -> None:
         """`cleaned_to`: compacted up to there at least once. `log_start_offset`: None when it is not known.
@@ -122,6 +124,7 @@ class Loader:
         self._has_replicated_gaps = False
         self._cleaned_to = cleaned_to or 0
         self._closed_as = closed_as
+        self._high_watermark = high_watermark if closed_as is None else 0
         if closed_as is not None:
             recovery_point, log_start_offset = closed_as.end_offset, closed_as.log_start_offset
         self._recovery_point = recovery_point
@@ -381,6 +384,12 @@ class Loader:
                 f"the log in {self._folder} ends at offset {end_offset}, but records up to "
                 f"{self._recovery_point} had been synced ({self._folder.parent / RECOVERY_POINTS}). {_REMEDY}"
             )
+        if end_offset < self._high_watermark and not self._power_lost:
+            raise Offline(
+                f"the log in {self._folder} ends at offset {end_offset}, but records up to "
+                f"{self._high_watermark} had been acknowledged ({self._folder.parent / HIGH_WATERMARKS}). "
+                f"{_REMEDY}"
+            )
         later = [offset for offset in self._snapshots.offsets if offset > end_offset]
         if later and not self._power_lost:
             raise Offline(
@@ -403,6 +412,8 @@ class Loader:
         """Segments before the recovery point are not scanned; each must reach to where the next begins."""
         for segment, following in zip(self._segments[:first], self._segments[1 : first + 1], strict=True):
             self._rebuild_missing_indexes(segment)
+            if segment.size == 0 and any(segment.index_file_sizes()):
+                raise Offline(f"{segment.path} is empty, but its indexes are not. {_REMEDY}")
             try:
                 end_offset = self._end_of(segment)
             except Damaged as damage:

@@ -36,6 +36,7 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
+REPLACED_SUFFIX = ".replaced"  # before `.deleted`: compaction has put another segment in its place
 CLEANED_SUFFIX = ".cleaned"  # behind the others: written by compaction, not yet part of the log
 SWAP_SUFFIX = ".swap"  # whole and synced, about to take the place of others
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
@@ -267,11 +268,23 @@ class Segment:
             return self.base_offset + time_index.floor(timestamp)
         try:
             file = self._disk.open(self.path_of(TIME_INDEX_SUFFIX))
-            return self.base_offset + floor_in_file(file, timestamp)
+            offset = self.base_offset + floor_in_file(file, timestamp)
+            if offset > self.base_offset and not -1 <= self._time_at(offset) <= timestamp:
+                raise CorruptIndex(f"the batch that ends with offset {offset} is younger than it says")
+            return offset
         except (FileNotFoundError, CorruptIndex) as problem:
             logger.warning("%s: making the time index anew: %s", self.path, problem)
             _, time_index = self.rebuild_indexes(REBUILD_INTERVAL)
             return self.base_offset + time_index.floor(timestamp)
+
+    def _time_at(self, offset: int) -> int:
+        """The largest timestamp of the batch that ends with `offset`. CorruptIndex when none does."""
+        place = self.find(offset)
+        if place is not None:
+            _, header = next(walk(self.file, place.position, self.size, self.base_offset))
+            if header.last_offset == offset:
+                return header.max_timestamp
+        raise CorruptIndex(f"no batch ends with offset {offset}")
 
     def start_empty_indexes(self) -> None:
         self._index, self._time_index = OffsetIndex(), TimeIndex()
@@ -364,10 +377,25 @@ class Segment:
                 try:
                     last = TimeIndex.decode(self._end_of_file(TIME_INDEX_SUFFIX, TIME_ENTRY_SIZE)).last
                 except CorruptIndex:
-                    last = self.time_index.last
+                    self.rebuild_indexes(REBUILD_INTERVAL)
+                    assert self.max_timestamp is not None
+                    return self.max_timestamp
             timestamp, offset = last if last else (-1, 0)
             self.max_timestamp, self.max_timestamp_offset = timestamp, self.base_offset + offset
+            if last and self.size:
+                self._check_max_timestamp()
         return self.max_timestamp
+
+    def _check_max_timestamp(self) -> None:
+        """Retention goes by it, so what the time index says must be what the batch says."""
+        try:
+            if self._time_at(self.max_timestamp_offset) == self.max_timestamp:
+                return
+            problem = f"offset {self.max_timestamp_offset} does not have the time {self.max_timestamp}"
+        except CorruptIndex as wrong:
+            problem = str(wrong)
+        logger.warning("%s: making the time index anew: %s", self.path, problem)
+        self.rebuild_indexes(REBUILD_INTERVAL)
 
     def load_first_timestamp(self) -> int:
         """The largest timestamp of the first batch, -1 when there is none."""

@@ -27,7 +27,7 @@ from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.replay import restore_producers
 from ottla.storage.scan import Damaged, walk
-from ottla.storage.segment import DELETED_SUFFIX, SUFFIXES, Segment, SegmentInfo
+from ottla.storage.segment import DELETED_SUFFIX, REPLACED_SUFFIX, SUFFIXES, Segment, SegmentInfo
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.time_search import TimeSearch, search_newest, search_since
 
@@ -326,4 +326,5 @@ class SegmentRow:
         """Rename files of the folder to `.deleted`, to be removed later. OSError when one cannot be."""
         for name in names:
             path = self._folder / name
-            self.doomed.rename(path, path.with_name(path.name + DELETED_SUFFIX), due_ms, must=True)
+            new_path = path.with_name(path.name + REPLACED_SUFFIX + DELETED_SUFFIX)
+            self.doomed.rename(path, new_path, due_ms, must=True)

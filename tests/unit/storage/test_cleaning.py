@@ -188,7 +188,7 @@ class TestSegments:
         store.write((b"a", b"1"))
         store.write((b"a", b"2"))
         store.clean()
-        assert "00000000000000000000.log.deleted" in store.files()
+        assert "00000000000000000000.log.replaced.deleted" in store.files()
         store.clock.advance(1000)
         store.directory.delete_pending()
         assert not store.files(".deleted")
