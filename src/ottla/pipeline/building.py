@@ -8,10 +8,16 @@ writes all outputs and the dead letters, in this order:
     topics         a batch that is written again is there twice
     dead letters   the same
 
-and only when it returns does Spark count the batch as done. A crash anywhere makes Spark run the same batch
-again, from the offsets it wrote down before. So nothing is lost, lakes have every row once, and topics have
-rows twice that were written by a batch which did not come to its end. One function writes everything so that
-a transaction over all topics of a batch finds its place here.
+and only when it returns does Spark count the batch as done. A failure anywhere makes Spark run the same batch
+again, from the offsets it wrote down before. So nothing is lost and lakes have every row once. Topics have
+rows twice that were written by a batch which did not come to its end, but a failure that lasts does not add
+more of them with each attempt:
+
+- outputs that are written are noted (`deliveries`), and a batch that runs again leaves them out;
+- a batch that runs again is computed as a whole before anything is written, so that a record on which the
+  stage fails stops it before the other tasks have written their rows.
+
+One function writes everything, so that a transaction over all topics of a batch can be added here.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ from pyspark.storagelevel import StorageLevel
 from ottla.pipeline.connectors import CONNECTORS, Connection
 from ottla.pipeline.dead_letters import DeadLetters, Input, explain_failure, seen_in_batch, watched
 from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic, nearest
+from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.fingerprint import Fingerprint
 from ottla.pipeline.refusals import anchor_hint
 from ottla.pipeline.shapes import shape_of
@@ -69,6 +76,7 @@ class BuiltStage:
         folder: StageFolder,
         letters: DeadLetters | None,
         inputs: Sequence[Input],
+        deliveries: Deliveries,
     ) -> None:
         self.stage = stage
         self.frame = frame
@@ -76,6 +84,7 @@ class BuiltStage:
         """What is written to each output, in the order of `stage.outputs`."""
         self.fingerprint = Fingerprint(shape_of(stage, frame))
         self.inputs = tuple(inputs)
+        self.deliveries = deliveries
         self._connection = connection
         self._folder = folder
         self._letters = letters
@@ -116,22 +125,33 @@ class BuiltStage:
         """Write a batch to all outputs, then its dead letters. Called by Spark."""
         spark = frame.sparkSession
         query_id = _query_id(spark) or self._folder.query_id()
-        outputs = sorted(enumerate(self.stage.outputs), key=lambda each: isinstance(each[1], Topic))
-        shared = frame.persist(StorageLevel.MEMORY_AND_DISK) if len(outputs) > 1 else frame
+        again = self.deliveries.begin(query_id, batch_id)
+        lakes_first = sorted(
+            zip(self.stage.outputs, _labels(self.stage.outputs), range(len(self.stage.outputs)), strict=True),
+            key=lambda each: isinstance(each[0], Topic),
+        )
+        missing = [each for each in lakes_first if not self.deliveries.is_done(each[1])]
+        kept = again or len(missing) > 1
+        shared = frame.persist(StorageLevel.MEMORY_AND_DISK) if kept else frame
         try:
-            for number, output in outputs:
+            if again:
+                # Also when nothing is missing: state, watermark and counts come from computing the batch.
+                shared.write.format("noop").mode("overwrite").save()
+            for output, label, number in missing:
                 self._write(shared, number, output, query_id, batch_id)
+                self.deliveries.done(label)
+            if self._letters is not None:
+                owner = spark if self.frame is None else self.frame.sparkSession
+                self._letters.deliver(spark, batch_id, seen_in_batch(owner, query_id), self.deliveries)
         except Exception as error:
+            self.deliveries.failed()
             told = explain_failure(error, self.stage, self.inputs) if self.stage.bad == "fail" else None
             if told is not None:
                 raise told from None
             raise
         finally:
-            if len(outputs) > 1:
+            if kept:
                 shared.unpersist()
-        if self._letters is not None:
-            owner = spark if self.frame is None else self.frame.sparkSession
-            self._letters.deliver(spark, batch_id, seen_in_batch(owner, query_id))
 
     def _write(
         self, frame: DataFrame, number: int, output: Topic | Lake, query_id: str | None, batch_id: int
@@ -153,8 +173,13 @@ class BuiltStage:
         self._connection.write(rows.select(*self._columns[number]), output.name, output.options)
 
 
-def build(spark: SparkSession, stage: Stage, context: RunContext) -> BuiltStage:
-    """The stage as Spark runs it, checked as far as that goes without reading a record."""
+def build(
+    spark: SparkSession, stage: Stage, context: RunContext, deliveries: Deliveries | None = None
+) -> BuiltStage:
+    """The stage as Spark runs it, checked as far as that goes without reading a record.
+
+    `deliveries` is what an earlier start of the stage in this process has written.
+    """
     what = f"stage {stage.name}"
     if context.connector not in CONNECTORS:
         raise StageError(
@@ -193,9 +218,20 @@ def build(spark: SparkSession, stage: Stage, context: RunContext) -> BuiltStage:
         letters = None
         if stage.bad == "dead-letter":
             letters = DeadLetters(stage, dead_letter_topic, inputs, connection, folder)
-        return BuiltStage(stage, result, schemas, connection, folder, letters, inputs)
+        written = deliveries or Deliveries(folder)
+        return BuiltStage(stage, result, schemas, connection, folder, letters, inputs, written)
     except AnalysisException as problem:
         raise StageError(f"{what}: {first_line(problem)}") from problem
+
+
+def _labels(outputs: Sequence[Topic | Lake]) -> list[str]:
+    """A name for each output that stays the same when others are added or removed."""
+    labels: list[str] = []
+    for output in outputs:
+        label = output.title if output.where is None else f"{output.title} where {output.where}"
+        earlier = sum(each == label or each.startswith(f"{label} #") for each in labels)
+        labels.append(f"{label} #{earlier + 1}" if earlier else label)
+    return labels
 
 
 def _result(stage: Stage, frames: Sequence[DataFrame], what: str) -> DataFrame:

@@ -31,6 +31,7 @@ from ottla.pipeline.values.formats import BAD, Reader, decoded, explained
 if TYPE_CHECKING:
     from ottla.pipeline.checkpoints import StageFolder
     from ottla.pipeline.connectors import Connection
+    from ottla.pipeline.deliveries import Deliveries
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -151,19 +152,30 @@ class DeadLetters:
         self._connection = connection
         self._folder = folder
 
-    def deliver(self, spark: SparkSession, batch_id: int, seen: Mapping[str, Seen] | None) -> None:
+    def deliver(
+        self,
+        spark: SparkSession,
+        batch_id: int,
+        seen: Mapping[str, Seen] | None,
+        deliveries: Deliveries,
+    ) -> None:
         """Write the dead letters of a batch whose outputs are written; all are acknowledged at the return."""
         for read in self._inputs:
-            found = None if seen is None else seen.get(read.metric)
-            if found is not None and found.rows and not found.bad:
-                continue
-            if found is not None and found.bad and len(found.first) == found.bad:
-                # A few: one task writes them, in the order of their offsets.
-                self._write(spark.createDataFrame(self._letters(read, found.first)).coalesce(1))
-                continue
-            start, end = self._range(read, batch_id)
-            if end:
-                self._write(self._read_again(spark, read, start, end))
+            label = f"dead letters of input {read.number}"
+            if not deliveries.is_done(label):
+                self._deliver(spark, read, batch_id, None if seen is None else seen.get(read.metric))
+                deliveries.done(label)
+
+    def _deliver(self, spark: SparkSession, read: Input, batch_id: int, found: Seen | None) -> None:
+        if found is not None and found.rows and not found.bad:
+            return
+        if found is not None and found.bad and len(found.first) == found.bad:
+            # A few: one task writes them, in the order of their offsets.
+            self._write(spark.createDataFrame(self._letters(read, found.first)).coalesce(1))
+            return
+        start, end = self._range(read, batch_id)
+        if end:
+            self._write(self._read_again(spark, read, start, end))
 
     def _write(self, letters: DataFrame) -> None:
         self._connection.write(letters, self.topic, {})

@@ -34,6 +34,11 @@ _GENERIC = ("PythonException", "SparkException", "Py4JJavaError", "Py4JException
 """Classes that say only where an exception passed through."""
 _ENDS = ("\tat ", "== DataFrame ==", "== SQL", "JVM stacktrace:", "Driver stacktrace:", "\n")
 
+_LASTING = re.compile(
+    r"^ottla\.pipeline\.[\w.]+\.(StageError|OptionError|WriteRefused|DataLost|LakeError|CheckpointError)(:|$)",
+    re.MULTILINE,
+)
+
 _OURS = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -62,6 +67,15 @@ def root_cause(text: str) -> Cause:
             # A failure that Spark itself found has the user's line in its own text, or in an outer trace.
             return found if found.where else Cause(found.what, _called_from(text) or _last_place(text))
     return Cause(_shorten(_java_message(text)), _called_from(text))
+
+
+def lasts(text: str) -> bool:
+    """Whether another attempt would fail in the same way until a person changes something.
+
+    These are our own exceptions for a decided matter. Everything else may pass: a broker or a service that is
+    away, a full disk, a worker that was killed, and errors of the user's functions, which we cannot judge.
+    """
+    return _LASTING.search(text) is not None
 
 
 def _in_traceback(text: str) -> Cause | None:

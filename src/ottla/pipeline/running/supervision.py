@@ -1,11 +1,11 @@
 """One thread per stage that keeps its query alive.
 
-A stage lives like this: it waits for the topics it reads, is started, and runs; its batches are put on the
-board. When it fails, the reason goes on the board and into the
-log file in its folder, and after a pause that grows it is started again. The other stages have threads of
-their own and take no notice. It ends when it was asked to, between two batches, or, with `once`, when it has
-read all that was there at its start; then failures are counted, and after a few in a row the stage has
-failed.
+A stage waits for the topics it reads, is started, and runs; its batches are put on the board. When it fails,
+the reason goes on the board and into the log file in its folder, and after a pause that grows it is started
+again. The other stages have threads of their own and are not affected. An error that another attempt cannot
+cure (`causes.lasts`) ends the stage instead: a bad record with bad="fail", a record that a broker refuses,
+records that are gone. A stage also ends when it was asked to, between two batches; with `once` when it has
+read all that was there at its start, or after a few failures in a row.
 
 With `once` a stage that reads what another stage of the pipeline writes waits for that one to finish, so
 that one run carries a record from end to end.
@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.running.backoff import BackOff
-from ottla.pipeline.running.causes import cause_of, root_cause
+from ottla.pipeline.running.causes import cause_of, lasts, root_cause
 from ottla.pipeline.running.error_log import append_error
 from ottla.pipeline.running.input_topics import missing_now
 from ottla.pipeline.running.listening import BatchDone, Ended, Note, QueryNotes
@@ -117,6 +118,7 @@ class StageWatch(threading.Thread):
         self._feeders = feeders
         self._back_off = around.back_off()
         self._folder = around.context.checkpoints.stage(stage.name)
+        self._deliveries = first.deliveries if first is not None else Deliveries(self._folder)
         self.over = threading.Event()
         self.spark_gone = False
 
@@ -164,7 +166,8 @@ class StageWatch(threading.Thread):
         append_error(str(self._folder), text)
         self._built = None
         pause = self._back_off.failed(time.monotonic())
-        if self._around.once and (self._back_off.failures >= self._around.attempts or _hopeless(error)):
+        tried_enough = self._around.once and self._back_off.failures >= self._around.attempts
+        if tried_enough or _hopeless(error, text):
             self._board.failed(name, cause, Phase.failed, "", restart=False)
             return
         if self._stop_request.asked:
@@ -204,7 +207,7 @@ class StageWatch(threading.Thread):
         context = self._around.context
         self._board.enter(name, Phase.starting)
         session = self._session()
-        built = self._built or build(session, self.stage, context)
+        built = self._built or build(session, self.stage, context, self._deliveries)
         self._built = None
         listener = self._around.listener(session)
         query_name = f"{context.pipeline}.{name}"
@@ -330,13 +333,11 @@ def _next(notes: SimpleQueue[Note]) -> Note | None:
         return None
 
 
-def _hopeless(error: BaseException | str) -> bool:
-    """Whether the next start would fail the same way, whatever happens in between."""
+def _hopeless(error: BaseException | str, text: str) -> bool:
+    """Whether the next start would fail the same way."""
     from pyspark.errors import AnalysisException, ParseException
 
-    from ottla.pipeline.declarations import StageError
-
-    return isinstance(error, NotThere | StageError | AnalysisException | ParseException)
+    return isinstance(error, NotThere | AnalysisException | ParseException) or lasts(text)
 
 
 def _topics(names: Sequence[str]) -> str:

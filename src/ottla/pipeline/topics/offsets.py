@@ -14,7 +14,15 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ottla.pipeline.topics.options import EARLIEST, LATEST, Bound, OptionError, Place, SourceOptions
+from ottla.pipeline.topics.options import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    OptionError,
+    Place,
+    SourceOptions,
+    TopicMissing,
+)
 from ottla.pipeline.topics.planning import Range
 
 if TYPE_CHECKING:
@@ -168,7 +176,7 @@ def check_there(
         return
     text = f"{', '.join(absent)} {'do' if len(absent) > 1 else 'does'} not exist at {options.bootstrap}"
     if options.fail_on_data_loss if strict is None else strict:
-        raise OptionError(
+        raise TopicMissing(
             f"{text}; check the option {options.subscription.kind}, or create what is missing first"
         )
     log.warning("%s; going on without", text)

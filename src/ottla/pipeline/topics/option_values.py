@@ -27,6 +27,10 @@ class OptionError(ValueError):
     """An option that cannot be followed. The text says which, why, and what would do."""
 
 
+class TopicMissing(OptionError):
+    """A topic or partition that an option names does not exist, or not yet."""
+
+
 def boolean(name: str, text: str) -> bool:
     lowered = text.strip().lower()
     if lowered not in ("true", "false"):

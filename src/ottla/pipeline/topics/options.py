@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ottla.pipeline.topics import option_values as values
-from ottla.pipeline.topics.option_values import Given, OptionError, Place
+from ottla.pipeline.topics.option_values import Given, OptionError, Place, TopicMissing
 
 __all__ = [
     "EARLIEST",
@@ -29,6 +29,7 @@ __all__ = [
     "SinkOptions",
     "SourceOptions",
     "Subscription",
+    "TopicMissing",
 ]
 
 LATEST, EARLIEST = -1, -2

@@ -36,7 +36,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.protocol.schema import ZERO_UUID
 
-__all__ = ["WriteRefused", "WriteSummary", "Writer", "write_rows"]
+__all__ = ["NoSuchTopic", "WriteRefused", "WriteSummary", "Writer", "write_rows"]
 
 ALL = -1
 UNKNOWN_TOPIC_PATIENCE = 5.0
@@ -51,6 +51,10 @@ Trouble = ApiError | BrokerUnreachable
 
 class WriteRefused(Exception):
     """Records that a broker will not take, however often it is asked."""
+
+
+class NoSuchTopic(Exception):
+    """The topic does not exist and the broker does not create it; somebody may do so any time."""
 
 
 @dataclass(slots=True)
@@ -337,7 +341,7 @@ class Writer:
             except (ApiError, BrokerUnreachable) as error:
                 unknown = isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if unknown and missing.left <= 0:
-                    raise WriteRefused(
+                    raise NoSuchTopic(
                         f"topic {topic!r} does not exist, and the broker does not create it by itself "
                         "(auto.create.topics.enable)"
                     ) from None
