@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ottla.client.produce import Producer
 from ottla.client.wire import Wire
 from ottla.pipeline import dead_letters, stage, topic
 from ottla.pipeline.building import BuiltStage
-from ottla.pipeline.connectors import Connection
+from ottla.pipeline.connectors import Connection, cut_to
 from ottla.testing.in_process import InProcessBroker
 from pipeline.stage_runs import Got, StageRuns
 
@@ -88,6 +89,32 @@ def test_a_bad_record_is_told_in_full_and_the_batch_is_read_once(
     }
     assert (second.key, second.value) == (None, b"\xff\x00")
     assert second.headers["ottla.reason"] == b"not UTF-8 text: byte 0xff at position 0"
+
+
+def test_a_bad_record_as_large_as_its_topic_takes_is_cut_and_the_stage_goes_on(runs: StageRuns) -> None:
+    source, target = runs.name("in", None), runs.name("out")
+    for name in (source, f"{runs.prefix}.copy.dead-letters"):
+        runs.broker.create_topic(name, config={"max.message.bytes": 5_000})
+    bad = random.Random(1).randbytes(4_900)
+    runs.produce(source, [b'{"id": 1}', bad])
+    runs.run(copying(runs, source, target))
+    assert ids(runs, target) == [1]
+    (letter,) = letters(runs, "copy")
+    assert letter.value is not None
+    assert letter.value == bad[: len(letter.value)]
+    assert letter.headers["ottla.offset"] == b"1"
+    assert letter.headers["ottla.cut"] == b"value cut to %d of 4900 bytes" % len(letter.value)
+
+
+def test_letters_for_sparks_connector_are_cut_to_what_its_producer_sends(spark: SparkSession) -> None:
+    headers = [("ottla.reason", bytearray(b"r" * 50))]
+    rows = [(bytearray(b"k"), bytearray(b"v" * 3_000), headers), (None, bytearray(b"short"), headers)]
+    types = "key binary, value binary, headers array<struct<key string, value binary>>"
+    cut, whole = cut_to(spark.createDataFrame(rows, types), 2_000).collect()
+    size = len(cut.value)
+    assert 1_500 < size < 2_000
+    assert bytes(cut.headers[-1].value) == b"value cut to %d of 3000 bytes" % size
+    assert (bytes(whole.value), len(whole.headers)) == (b"short", 1)
 
 
 def test_clean_data_makes_no_dead_letters(runs: StageRuns, never_read_again: None) -> None:
@@ -183,7 +210,7 @@ def test_a_crash_before_the_dead_letters_loses_none(
     assert letters(runs, "copy") == []
     runs.run(copy)
     assert offsets(letters(runs, "copy")) == [1]
-    assert ids(runs, target) == [1, 1]  # the batch was written twice: at least once
+    assert ids(runs, target) == [1], "what was written before the failure is not written again"
 
 
 def test_a_crash_after_the_dead_letters_writes_them_again(runs: StageRuns) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
@@ -253,6 +254,38 @@ def test_a_record_too_large_is_refused_with_topic_and_size(broker: InProcessBrok
     rows = batch_of(value=[b"a", b"x" * 5_000, b"b"])
     with pytest.raises(WriteRefused, match=r"topic 'write-tiny': a record of 50\d\d bytes is too large"):
         write(broker, "write-tiny", rows)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_record_too_large_is_cut_when_asked_and_says_so(broker: InProcessBroker, codec: str) -> None:
+    name = f"write-cut-{codec}"
+    broker.create_topic(name, 1, {"max.message.bytes": 3_000})
+    noise = random.Random(1)
+    long, content, key = (noise.randbytes(size) for size in (2_950, 5_000, 4_000))
+    ours = ("ottla.reason", b"not JSON")
+    rows = batch_of(
+        key=[None, b"k", key, b"last"],
+        value=[long, b"short", b"v", b"fits"],
+        headers=header_column([[("trace", b"7"), ours], [("big", content), ours], [ours], None]),
+    )
+    assert write(broker, name, rows, cut_oversized=True, compression=codec).records == 4
+    first, second, third, last = read_topic(broker, name, 1)[0]
+    assert (first.key, second.key, third.key) == (None, b"k", None)
+    assert first.value == long[: len(first.value or b"")]
+    assert len(first.value or b"") > 1_500, "no more is cut than has to be"
+    told = b"value cut to %d of 2950 bytes" % len(first.value or b"")
+    assert list(first.headers) == [("trace", b"7"), ours, ("ottla.cut", told)]
+    assert (second.value, list(second.headers)) == (b"short", [ours, ("ottla.cut", b"headers left out")])
+    assert third.value == b"v"
+    assert list(third.headers) == [ours, ("ottla.cut", b"key of 4000 bytes left out")]
+    assert (last.key, last.value, list(last.headers)) == (b"last", b"fits", [])
+
+
+def test_a_record_that_cannot_be_cut_small_enough_is_refused(broker: InProcessBroker) -> None:
+    broker.create_topic("write-cut-all", 1, {"max.message.bytes": 200})
+    rows = batch_of(value=[b"v" * 500], headers=header_column([[("ottla.reason", b"r" * 300)]]))
+    with pytest.raises(WriteRefused, match="is too large"):
+        write(broker, "write-cut-all", rows, cut_oversized=True)
 
 
 def test_a_writer_waits_for_a_broker_that_restarts_and_writes_nothing_twice() -> None:

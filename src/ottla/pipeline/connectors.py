@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from ottla.pipeline.declarations import Topic
+from ottla.pipeline.topics.cutting import CUT
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 CONNECTORS = ("ottla", "kafka")
 EARLIEST, LATEST = -2, -1
+
+_KAFKA_REQUEST_SIZE = 1 << 20
+"""What Kafka's producer sends at most in one request unless told otherwise."""
+_AROUND_A_RECORD = 256
+"""Bytes of a batch's header, a record's lengths and the header that says that the value was cut."""
 
 _ONLY_FOR_STREAMS = {
     "subscribe",
@@ -99,6 +106,18 @@ class Connection:
         given = {"kafka.bootstrap.servers": self.bootstrap, **self._settings(), **options, "topic": topic}
         rows.write.format(self.connector).options(**given).mode("append").save()
 
+    def write_letters(self, letters: DataFrame, topic: str) -> None:
+        """Write dead letters, cut where they are larger than the topic takes.
+
+        Our own sink finds that out from the broker. Spark's connector fails on the record, so for it they are
+        cut beforehand to what its producer sends.
+        """
+        if self.connector == "ottla":
+            self.write(letters, topic, {"oversized": "cut"})
+            return
+        limit = int(self._settings().get("kafka.max.request.size", _KAFKA_REQUEST_SIZE))
+        self.write(cut_to(letters, limit), topic, {})
+
     def first_offsets(self, options: Mapping[str, str], ends: Offsets) -> Offsets | None:
         """Where the first batch of a query starts; None when it is known to hold nothing.
 
@@ -119,6 +138,31 @@ class Connection:
 
     def _settings(self) -> dict[str, str]:
         return {name: value for name, value in self.settings.items() if name.startswith("kafka.")}
+
+
+def cut_to(letters: DataFrame, limit: int) -> DataFrame:
+    """Letters (key, value, headers) with values cut so that their records have at most `limit` bytes."""
+    of_headers = F.aggregate(
+        "headers",
+        F.lit(0),
+        lambda total, each: (
+            total
+            + F.lit(10)
+            + F.length(each.getField("key").cast("binary"))
+            + F.coalesce(F.length(each.getField("value")), F.lit(0))
+        ),
+    )
+    had = F.coalesce(F.length("value"), F.lit(0))
+    room = F.lit(limit - _AROUND_A_RECORD) - F.coalesce(F.length("key"), F.lit(0)) - of_headers
+    kept = F.greatest(F.lit(0), F.least(had, room))
+    told = F.concat_ws(" ", F.lit("value cut to"), kept, F.lit("of"), had, F.lit("bytes"))
+    mark = F.array(F.struct(F.lit(CUT).alias("key"), told.cast("binary").alias("value")))
+    cut = F.substring(F.col("value"), F.lit(1), kept)
+    return letters.select(
+        "key",
+        F.when(kept < had, cut).otherwise(F.col("value")).alias("value"),
+        F.when(kept < had, F.concat("headers", mark)).otherwise(F.col("headers")).alias("headers"),
+    )
 
 
 def _says_start(option: str) -> bool:

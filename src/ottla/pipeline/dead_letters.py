@@ -178,7 +178,7 @@ class DeadLetters:
             self._write(self._read_again(spark, read, start, end))
 
     def _write(self, letters: DataFrame) -> None:
-        self._connection.write(letters, self.topic, {})
+        self._connection.write_letters(letters, self.topic)
 
     def _letters(self, read: Input, first: list[dict[str, Any]]) -> pa.Table:
         rows = []

@@ -80,7 +80,7 @@ _SOURCE_SETTINGS = frozenset(
         "security.protocol",
     }
 )
-_SINK_NAMES = ["topic", "includeHeaders"]
+_SINK_NAMES = ["topic", "includeHeaders", "oversized"]
 _SINK_SETTINGS = frozenset(
     {
         "bootstrap.servers",
@@ -308,6 +308,8 @@ class SinkOptions:
     request_timeout: float = 30.0
     delivery_timeout: float = 120.0
     max_request_bytes: int = 1 << 20
+    cut_oversized: bool = False
+    """Cut a record that is larger than its topic takes, instead of failing."""
     notices: tuple[str, ...] = ()
 
     @classmethod
@@ -321,6 +323,9 @@ class SinkOptions:
             raise OptionError(
                 f"kafka.compression.type is {codec!r}: none, gzip, snappy, lz4 or zstd is wanted"
             )
+        oversized = given.text("oversized", "fail").lower()
+        if oversized not in ("fail", "cut"):
+            raise OptionError(f"oversized is {oversized!r}: fail or cut is wanted")
         return cls(
             bootstrap=given.bootstrap(),
             topic=given.text("topic") or None,
@@ -334,6 +339,7 @@ class SinkOptions:
             request_timeout=given.seconds("kafka.request.timeout.ms", cls.request_timeout),
             delivery_timeout=given.seconds("kafka.delivery.timeout.ms", cls.delivery_timeout),
             max_request_bytes=given.number("kafka.max.request.size") or cls.max_request_bytes,
+            cut_oversized=oversized == "cut",
             notices=given.notices(),
         )
 

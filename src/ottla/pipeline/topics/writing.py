@@ -9,8 +9,9 @@ twice for the same batch writes it once, since batches carry a producer id and s
 are the repeats that Spark itself makes when it runs a task or a micro-batch again.
 
 Leaders that move and brokers that restart are waited for, `delivery_timeout` seconds without progress at the
-most. A batch that a broker finds too large is halved; a single record that is too large, and whatever else a
-broker refuses for good, ends the task with a `WriteRefused` that names topic, partition and reason.
+most. A batch that a broker finds too large is halved; a single record that is too large is cut if the option
+`oversized` says so (`cutting.py`). Otherwise it ends the task, like whatever else a broker refuses for good,
+with a `WriteRefused` that names topic, partition and reason.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from ottla.client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, UnsupportedByBroker, check
 from ottla.pipeline.topics.arrow_encoding import EncodedRecords, encode_rows, seal
+from ottla.pipeline.topics.cutting import Letter, columns_of, letter_of, smaller
 from ottla.pipeline.topics.links import METADATA_AGE, Link, Producership, TopicPlace, borrowed
 from ottla.pipeline.topics.options import SinkOptions
 from ottla.pipeline.topics.row_batches import RowBatch, RowBatcher
@@ -90,6 +92,8 @@ class _Outgoing:
     records: EncodedRecords
     sequence: int = -1
     sealed: bytes | None = None
+    letter: Letter | None = None
+    """The record, once it had to be cut."""
 
 
 class Writer:
@@ -281,6 +285,8 @@ class Writer:
         """Put two batches in the place of one that was too large. Sequences stay as they were given."""
         rows, count = outgoing.rows, outgoing.records.record_count
         if count == 1:
+            if self.options.cut_oversized and self._cut(outgoing):
+                return
             raise WriteRefused(
                 f"{rows.where}: a record of {len(outgoing.records.body)} bytes is too large: {error.message} "
                 "The topic's max.message.bytes, or the broker's message.max.bytes, says how large it may be"
@@ -304,6 +310,17 @@ class Writer:
             self._seal(part)
         at = next(i for i, o in enumerate(self._wave) if o is outgoing)
         self._wave[at : at + 1] = parts
+
+    def _cut(self, outgoing: _Outgoing) -> bool:
+        """Put a smaller record in the place of one that was too large; False when it cannot be smaller."""
+        rows, records = outgoing.rows, outgoing.records
+        letter = smaller(outgoing.letter or letter_of(rows.keys, rows.values, rows.headers))
+        if letter is None:
+            return False
+        (encoded,) = encode_rows(*columns_of(letter), [0], codec=records.codec, timestamp=records.timestamp)
+        outgoing.letter, outgoing.records = letter, encoded
+        self._seal(outgoing)
+        return True
 
     def _begin_anew(self) -> None:
         """The broker has forgotten our producer (its last records may be deleted): take a new identity.
