@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -34,10 +35,12 @@ def topic(broker: InProcessBroker) -> str:
 
 
 @pytest.fixture
-def driver(broker: InProcessBroker, topic: str) -> Iterator[Driver]:
+def driver(broker: InProcessBroker, topic: str, tmp_path: Path) -> Iterator[Driver]:
+    """Makes drivers as stages have them, each with an offsetsFile of its own; an empty one is none."""
     made: list[StreamDriver] = []
 
     def make(**options: str) -> StreamDriver:
+        options = {"offsetsFile": f"{tmp_path}/{len(made)}.json", **options}
         made.append(StreamDriver(source(broker, topic, **options)))
         return made[-1]
 
@@ -56,7 +59,7 @@ def source(broker: InProcessBroker, topic: str, **options: str) -> SourceOptions
 # Where a query begins
 
 
-def test_a_stream_begins_at_the_end_and_its_first_batch_is_empty(
+def test_a_stream_begins_at_the_end_and_writes_down_where_that_is(
     broker: InProcessBroker, topic: str, driver: Driver
 ) -> None:
     write(broker.bootstrap_servers, topic, ["a", "b"])
@@ -65,22 +68,74 @@ def test_a_stream_begins_at_the_end_and_its_first_batch_is_empty(
     assert begin == {topic: {"0": 2, "1": 0}}
     write(broker.bootstrap_servers, topic, ["c"])
     assert stream.initial() == begin, "Spark asks twice"
-    assert stream.latest(begin) == begin, "so that the beginning is in the checkpoint"
+    assert stream.latest(begin) == {topic: {"0": 3, "1": 0}}
+
+
+@pytest.mark.parametrize("starting", ["latest", "earliest"])
+def test_without_a_file_the_first_batch_is_empty_so_that_the_checkpoint_has_the_beginning(
+    broker: InProcessBroker, topic: str, driver: Driver, starting: str
+) -> None:
+    write(broker.bootstrap_servers, topic, ["a", "b"])
+    stream = driver(offsetsFile="", startingOffsets=starting)
+    begin = stream.initial()
+    write(broker.bootstrap_servers, topic, ["c"])
+    assert stream.latest(begin) == begin
     assert stream.ranges(begin, begin) == []
     assert stream.latest(begin) == {topic: {"0": 3, "1": 0}}
 
 
-def test_a_first_batch_that_runs_again_after_a_crash_does_not_move_the_beginning(
+@pytest.mark.parametrize("starting", ["latest", "earliest"])
+@pytest.mark.parametrize("file", ["file.json", ""])
+def test_a_first_batch_that_runs_again_after_the_topic_has_grown_begins_where_it_began(
+    broker: InProcessBroker, topic: str, driver: Driver, tmp_path: Path, file: str, starting: str
+) -> None:
+    write(broker.bootstrap_servers, topic, ["a"])
+    options = {
+        "subscribePattern": f"^{topic}",
+        "startingOffsets": starting,
+        "offsetsFile": file and f"{tmp_path}/{file}",
+    }
+    stream = driver(**options)
+    begin = stream.initial()
+    logged = stream.latest(begin)
+    with Wire(broker.bootstrap_servers) as wire:
+        grow_topic(wire, topic, 3)
+        create_topic(wire, f"{topic}-new", partitions=1)
+    for name, partition in ((topic, 0), (topic, 2), (f"{topic}-new", 0)):
+        write(broker.bootstrap_servers, name, ["b"], partition=partition)
+    again = driver(**options)
+    expected = [Range(topic, 0, 0, 1)] if starting == "earliest" and file else []
+    assert again.ranges(again.initial(), logged) == expected
+    end = {topic: {"0": 2, "1": 0, "2": 1}, f"{topic}-new": {"0": 1}}
+    assert again.latest(logged) == end
+    read = [Range(topic, 0, 1, 2), Range(topic, 2, 0, 1), Range(f"{topic}-new", 0, 0, 1)]
+    if starting == "earliest" and not file:
+        read[0] = Range(topic, 0, 0, 2)
+    assert again.ranges(logged, end) == read
+
+
+@pytest.mark.parametrize("file", ["file.json", ""])
+def test_records_deleted_before_the_first_batch_ran_again_are_data_loss(
+    broker: InProcessBroker, topic: str, driver: Driver, tmp_path: Path, file: str
+) -> None:
+    write(broker.bootstrap_servers, topic, "abcdef")
+    options = {"startingOffsets": "earliest", "offsetsFile": file and f"{tmp_path}/{file}"}
+    stream = driver(**options)
+    logged = stream.latest(stream.initial())
+    delete_before(broker.bootstrap_servers, topic, 4)
+    again = driver(**options)
+    with pytest.raises(DataLost, match=r"partition 0 .*: offsets 0 to 3 were deleted before they were read"):
+        again.ranges(again.initial(), logged)
+        again.ranges(logged, again.latest(logged))  # without a file the first batch is an empty one
+
+
+def test_a_first_batch_with_records_of_a_checkpoint_without_a_file_is_read_again(
     broker: InProcessBroker, topic: str, driver: Driver
 ) -> None:
-    stream = driver()
-    logged = stream.latest(stream.initial())
-    write(broker.bootstrap_servers, topic, ["a"])
-    again = driver()
-    assert again.initial() == {topic: {"0": 1, "1": 0}}
-    assert again.ranges(again.initial(), logged) == []
-    assert again.latest(logged) == {topic: {"0": 1, "1": 0}}
-    assert again.ranges(logged, {topic: {"0": 1, "1": 0}}) == [Range(topic, 0, 0, 1)]
+    """As earlier versions and Spark's connector leave it."""
+    write(broker.bootstrap_servers, topic, "abc")
+    again = driver(startingOffsets="earliest", offsetsFile="")
+    assert again.ranges(again.initial(), {topic: {"0": 2, "1": 0}}) == [Range(topic, 0, 0, 2)]
 
 
 def test_positions_may_be_given_for_each_partition(
@@ -256,11 +311,12 @@ def test_a_stream_does_not_hold_up_the_other_sources_of_its_query(
     assert time.monotonic() - began < 0.9, "it would have waited for a second"
 
 
-def test_a_broker_that_restarts_is_waited_for(broker: InProcessBroker, driver: Driver) -> None:
+def test_a_broker_that_restarts_is_waited_for(tmp_path: Path) -> None:
     import ottla.testing
 
     with ottla.testing.broker(topics={"t": 1}) as own:
-        stream = StreamDriver(source(own, "t", startingOffsets="earliest", kafka_fetch_max_wait_ms="20000"))
+        options = {"startingOffsets": "earliest", "kafka_fetch_max_wait_ms": "20000"}
+        stream = StreamDriver(source(own, "t", offsetsFile=f"{tmp_path}/file.json", **options))
         try:
             start = stream.initial()
             answers: list[object] = []
@@ -327,19 +383,56 @@ def test_a_topic_that_is_deleted_is_data_loss(
     assert lenient.latest(end) == {topic: {"0": 1, "1": 0}}, "the other topics go on"
 
 
-def test_a_topic_made_anew_is_data_loss(broker: InProcessBroker, topic: str, driver: Driver) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 3, 5])
+def test_a_topic_made_anew_is_data_loss_however_long_it_is(
+    broker: InProcessBroker,
+    topic: str,
+    driver: Driver,
+    tmp_path: Path,
+    length: int,
+    restarted: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     write(broker.bootstrap_servers, topic, "abc")
-    stream = driver(startingOffsets="latest", kafka_metadata_max_age_ms="0")
-    start = stream.latest(stream.initial())
+    options = {
+        "startingOffsets": "earliest",
+        "kafka_metadata_max_age_ms": "0",
+        "offsetsFile": f"{tmp_path}/file.json",
+    }
+    stream = driver(**options)
+    done = stream.latest(stream.initial())
+    assert done == {topic: {"0": 3, "1": 0}}
     with Wire(broker.bootstrap_servers) as wire:
         delete_topic(wire, topic)
     broker.create_topic(topic, 2)
-    end = stream.latest(start)
-    assert end == {topic: {"0": 0, "1": 0}}
-    with pytest.raises(
-        DataLost, match="ends at offset 0, but had been read up to offset 3: the topic was made anew"
-    ):
-        stream.ranges(start, end)
+    if length:
+        write(broker.bootstrap_servers, topic, "x" * length)
+    if restarted:
+        stream = driver(**options)
+    words = f"topic '{topic}' was deleted and made anew: partition 0 of topic '{topic}' had been read up to"
+    with pytest.raises(DataLost, match=words):
+        stream.latest(done)
+    lenient = driver(**options, failOnDataLoss="false")
+    assert lenient.latest(done) == {topic: {"0": length, "1": 0}}
+    assert words in caplog.text
+    assert driver(**options).latest({topic: {"0": length, "1": 0}}) == {topic: {"0": length, "1": 0}}
+
+
+def test_a_batch_of_a_topic_that_was_made_anew_is_not_read_again_from_the_new_one(
+    broker: InProcessBroker, topic: str, driver: Driver, tmp_path: Path
+) -> None:
+    options = {"startingOffsets": "earliest", "offsetsFile": f"{tmp_path}/file.json"}
+    write(broker.bootstrap_servers, topic, "abc")
+    stream = driver(**options)
+    logged = stream.latest(stream.initial())
+    with Wire(broker.bootstrap_servers) as wire:
+        delete_topic(wire, topic)
+    broker.create_topic(topic, 2)
+    write(broker.bootstrap_servers, topic, "xyz")
+    again = driver(**options)
+    with pytest.raises(DataLost, match="was deleted and made anew"):
+        again.ranges(again.initial(), logged)
 
 
 def test_records_deleted_before_they_were_read_are_data_loss(
@@ -420,6 +513,16 @@ def test_a_derived_group_is_shown(
     with caplog.at_level("INFO", "ottla.pipeline"):
         driver()
     assert f"shown by consumer group 'ottla-spark.{topic}'" in caplog.text
+
+
+def test_streams_on_the_same_topics_that_are_given_no_group_have_one_each(driver: Driver, topic: str) -> None:
+    first, second = driver(), driver()
+    assert first.progress.group == f"ottla-spark.{topic}"
+    assert second.progress.group == f"ottla-spark.{topic}-2"
+    assert driver(kafka_group_id="mine").progress.group == "mine"
+    assert driver(commitOffsets="false").progress.group == f"ottla-spark.{topic}"
+    first.close()
+    assert driver().progress.group == f"ottla-spark.{topic}", "the name is free again"
 
 
 # Batches

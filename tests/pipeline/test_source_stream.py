@@ -112,10 +112,10 @@ def test_a_checkpoint_of_sparks_kafka_source_is_taken_over(
     write(streams.bootstrap, topic, "abc")
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     assert streams.run(**options) == [["a", "b", "c"]]
-    (log,) = (tmp_path / "stream" / "offsets").glob("0")
+    log = max((tmp_path / "stream" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     lines = log.read_text().splitlines()
     log.write_text("\n".join([*lines[:-1], f'{{"{topic}":{{"0":2}}}}']))
-    (tmp_path / "stream" / "offsets" / ".0.crc").unlink(missing_ok=True)
+    log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
     write(streams.bootstrap, topic, "d")
     assert streams.run(**options) == [["c", "d"]]
 

@@ -206,7 +206,10 @@ def build(
                     f"{anchor_hint(declared)}"
                 )
             options = connection.source_options(
-                declared, stage.group(context.pipeline), folder.starting_options()
+                declared,
+                stage.group(context.pipeline),
+                folder.starting_options(),
+                folder.offsets_file(len(inputs)),
             )
             read = Input(len(inputs), declared, reader_of(declared), options)
             inputs.append(read)

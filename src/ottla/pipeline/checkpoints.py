@@ -1,6 +1,7 @@
 """Where a pipeline remembers how far it is: one folder, and in it one for each stage.
 
     <root>/<stage>/spark/             Spark's own checkpoint: offsets, commits, state
+    <root>/<stage>/spark/sources/     where each input began, and the ids of its topics
     <root>/<stage>/fingerprint.json   the stage's shape when that checkpoint was begun (`fingerprint.py`)
     <root>/<stage>/start.json         where the stage starts when Spark's checkpoint is empty, after a reset
     <root>/<stage>/lock               held by the driver that runs the stage
@@ -45,6 +46,8 @@ _SPARK = "spark"
 _START = "start.json"
 _FINGERPRINT = "fingerprint.json"
 _LOCK = "lock"
+_SOURCES = "sources"
+_OFFSETS_FILE = "ottla-{}.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VOID = "-"
 """What Spark writes for a source that has no offset yet."""
@@ -131,6 +134,25 @@ class StageFolder:
         """Where each source ends in this batch, committed or not; None when Spark has no record of it."""
         self._finish_reset()
         return self._read_offsets(batch_id)[1] if batch_id in self._batches("offsets") else None
+
+    def offsets_file(self, number: int) -> str:
+        """Where our source writes down at which offsets this input began (the option offsetsFile)."""
+        return f"{self._folder.below(_SPARK).url}/{_SOURCES}/{_OFFSETS_FILE.format(number)}"
+
+    def started_at(self) -> dict[str, Any]:
+        """The offsets each source began at: of our own source, and as Spark's connector writes them down."""
+        self._finish_reset()
+        found: dict[str, Any] = {}
+        for entry in self._folder.list(f"{_SPARK}/{_SOURCES}", recursive=True):
+            data = None if entry.is_folder else self._folder.read(f"{_SPARK}/{_SOURCES}/{entry.name}")
+            if not data:
+                continue
+            if entry.name.endswith(".json"):
+                found[entry.name] = json.loads(data).get("start")
+            elif entry.name.endswith("/0"):
+                # A zero byte for versions of Spark long gone, the version, the offsets.
+                found[entry.name] = json.loads(data.lstrip(b"\0").partition(b"\n")[2])
+        return found
 
     def _batches(self, log: str) -> list[int]:
         entries = self._folder.list(f"{_SPARK}/{log}")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ottla.pipeline.dead_letters import Offsets
 
 CONNECTORS = ("ottla", "kafka")
-EARLIEST, LATEST = -2, -1
 
 _KAFKA_REQUEST_SIZE = 1 << 20
 """What Kafka's producer sends at most in one request unless told otherwise."""
@@ -40,6 +39,7 @@ _ONLY_FOR_STREAMS = {
     "maxbytespertrigger",
     "maxtriggerdelay",
     "commitoffsets",
+    "offsetsfile",
     "kafka.group.id",
     "groupidprefix",
     "failondataloss",
@@ -54,7 +54,9 @@ class Connection:
     bootstrap: str
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def source_options(self, source: Topic, group: str, start: Mapping[str, str]) -> dict[str, str]:
+    def source_options(
+        self, source: Topic, group: str, start: Mapping[str, str], offsets_file: str
+    ) -> dict[str, str]:
         """Options to read an input. `start`: where a stage that was reset begins, whatever is declared."""
         found = {"kafka.bootstrap.servers": self.bootstrap, "includeHeaders": "true", **self._settings()}
         if source.name is not None:
@@ -62,7 +64,10 @@ class Connection:
         else:
             assert source.pattern is not None
             found["subscribePattern"] = source.pattern
-        found["kafka.group.id" if self.connector == "ottla" else "groupIdPrefix"] = group
+        if self.connector == "ottla":
+            found |= {"kafka.group.id": group, "offsetsFile": offsets_file}
+        else:  # Spark's connector writes its start into the checkpoint by itself
+            found["groupIdPrefix"] = group
         found.update(source.options)
         if start:
             found = {name: value for name, value in found.items() if not _says_start(name)} | dict(start)
@@ -117,24 +122,6 @@ class Connection:
             return
         limit = int(self._settings().get("kafka.max.request.size", _KAFKA_REQUEST_SIZE))
         self.write(cut_to(letters, limit), topic, {})
-
-    def first_offsets(self, options: Mapping[str, str], ends: Offsets) -> Offsets | None:
-        """Where the first batch of a query starts; None when it is known to hold nothing.
-
-        Spark does not keep it. What is fixed is read from the options. Our own source makes the first batch
-        an empty one when the start is not; Spark's connector does not, and for it the beginning of the topic
-        is taken: then a bad record from before the start may be told too, but none is left out.
-        """
-        given = next((value for name, value in options.items() if name.lower() == "startingoffsets"), "")
-        other = [name for name in options if _says_start(name) and name.lower() != "startingoffsets"]
-        if given == "earliest" and not other:
-            return dict.fromkeys(ends, EARLIEST)
-        if given.lstrip().startswith("{") and not other:
-            parsed = json.loads(given)
-            starts = {place: parsed.get(place[0], {}).get(str(place[1]), EARLIEST) for place in ends}
-            if LATEST not in starts.values():
-                return starts
-        return None if self.connector == "ottla" else dict.fromkeys(ends, EARLIEST)
 
     def _settings(self) -> dict[str, str]:
         return {name: value for name, value in self.settings.items() if name.startswith("kafka.")}

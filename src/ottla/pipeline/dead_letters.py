@@ -217,17 +217,12 @@ class DeadLetters:
 
         Spark numbers its sources by their place in the plan, so an input's are known by their topics.
         """
+        before = self._folder.offsets_of(batch_id - 1) if batch_id else self._folder.started_at()
+        starts = _of_input(before, read.source, min)
         ends = _of_input(self._folder.offsets_of(batch_id), read.source, max)
-        if batch_id == 0:
-            starts = self._connection.first_offsets(read.options, ends)
-        else:
-            starts = _of_input(self._folder.offsets_of(batch_id - 1), read.source, min)
-        places = [
-            place for place, end in ends.items() if starts is not None and starts.get(place, EARLIEST) < end
-        ]
-        return {place: (starts or {}).get(place, EARLIEST) for place in places}, {
-            place: ends[place] for place in places
-        }
+        # A partition that the batch is the first to read is read from its beginning.
+        some = {place: end for place, end in ends.items() if starts.get(place, EARLIEST) < end}
+        return {place: starts.get(place, EARLIEST) for place in some}, some
 
 
 def _of_input(offsets: Mapping[str, Any] | None, source: Topic, choose: Any) -> Offsets:

@@ -59,6 +59,7 @@ _SOURCE_NAMES = [
     "includeHeaders",
     "groupIdPrefix",
     "commitOffsets",
+    "offsetsFile",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -140,13 +141,6 @@ class Bound:
     otherwise: Literal["error", "earliest", "latest"] = "error"
     """For a time that nothing is as late as, and for partitions where the group has committed nothing."""
 
-    @property
-    def fixed(self) -> bool:
-        """True when asking again, later, gives the same offsets (as long as nothing is deleted)."""
-        if self.kind == "offsets":
-            return all(number != LATEST for _, number in self.by_place)
-        return self.kind == "earliest"
-
 
 @dataclass(frozen=True)
 class SourceOptions:
@@ -168,6 +162,8 @@ class SourceOptions:
     commit_offsets: bool = True
     group_id: str | None = None
     group_id_prefix: str = "ottla-spark"
+    offsets_file: str | None = None
+    """Where a stream writes down the offsets it began at and the ids of its topics."""
     read_committed: bool = True
     client_id: str = "ottla-spark"
     connect_timeout: float = 10.0
@@ -222,6 +218,7 @@ class SourceOptions:
             commit_offsets=given.yes("commitOffsets", True),
             group_id=given.text("kafka.group.id") or None,
             group_id_prefix=given.text("groupIdPrefix") or cls.group_id_prefix,
+            offsets_file=given.text("offsetsFile") or None,
             read_committed=isolation == "read_committed",
             client_id=given.text("kafka.client.id") or cls.client_id,
             connect_timeout=given.seconds("kafka.socket.connection.setup.timeout.ms", cls.connect_timeout),

@@ -7,9 +7,10 @@ to admit, wait for records with a long poll instead of letting Spark ask a hundr
 
 Two things come from how Spark treats sources written in Python:
 
-- Spark does not keep the offsets a query began at, only those at which batches ended. If asking again could
-  give others (latest, a time, a group), the first batch is made an empty one: from then on the beginning is
-  in the checkpoint, and a crash in between loses nothing.
+- Spark does not keep the offsets a query began at, only those at which batches ended, and asking again may
+  give others. So they are written to the file that the option offsetsFile names (`offsets_file.py`). Without
+  one the first batch is made an empty one: from then on the beginning is in the checkpoint, and a failure in
+  between loses nothing.
 - The sources of one query are asked one after the other. A source that waits long holds up the others, so one
   that notices that batches run without it waits only shortly.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from ottla.client.offsets import Span
 from ottla.pipeline.topics.admission import HoldBack, admitted, waiting
@@ -35,9 +36,12 @@ from ottla.pipeline.topics.offsets import (
     report,
     resolve,
 )
+from ottla.pipeline.topics.offsets import name as topic_name
+from ottla.pipeline.topics.offsets_file import OffsetsFile
 from ottla.pipeline.topics.options import Bound, Place, SourceOptions
 from ottla.pipeline.topics.planning import Range
 from ottla.pipeline.topics.watching import Watch
+from ottla.protocol.schema import ZERO_UUID
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -67,7 +71,10 @@ class StreamDriver:
         self._watch = Watch(options)
         self._bound = options.starting or Bound("latest")
         self._hold = HoldBack(options.min_offsets_per_trigger, options.max_trigger_delay)
+        self._file = OffsetsFile(options.offsets_file)
         self._initial: OffsetsJson | None = None
+        self._is_noted = False
+        """Whether `_initial` is what was written down when the query began."""
         self._target: dict[Place, int] | None = None
         self._found = Found(())
         self._found_at = float("-inf")
@@ -98,8 +105,12 @@ class StreamDriver:
     def initial(self) -> OffsetsJson:
         """Where a new query begins. Spark asks more than once and must hear the same."""
         if self._initial is None:
+            self._initial = self._file.start
+            self._is_noted = self._initial is not None
+        if self._initial is None:
             spans = self.brokers.spans(find_all(self.brokers).places)
             self._initial = json_of(resolve(self._bound, self.brokers, spans, self.options))
+            self._file.begin(self._initial, self._ids(self._initial))
         return self._initial
 
     def stop_at_what_is_there(self) -> None:
@@ -115,7 +126,7 @@ class StreamDriver:
         start = places_of(start_json)
         self.progress.submit(start)
         first, self._asked = not self._asked, True
-        if first and start_json == self._initial and not self._bound.fixed and not everything:
+        if first and start_json == self._initial and self._file.path is None and not everything:
             self._idle = False
             return start_json
         wait = self._wait()
@@ -146,14 +157,15 @@ class StreamDriver:
         if start == end:
             return []
         again = not self._asked
-        if again and start_json == self._initial:
-            # The first batch runs again after a crash. It was logged with its end only; where that lies
-            # before what would be the beginning now, there was nothing in it.
-            start = {place: min(offset, end.get(place, offset)) for place, offset in start.items()}
+        if again and start_json == self._initial and not self._is_noted:
+            # The first batch runs again, and only its end was written down. Where that lies before what would
+            # be the beginning now, or does not know the partition, there was nothing in it.
+            start = {place: min(offset, end[place]) for place, offset in start.items() if place in end}
         deadline = time.monotonic() + UNSURE_FOR
         spans: Mapping[Place, Span] = self._spans
         if again or not end.keys() <= spans.keys():
             spans = self.brokers.spans(end)
+            self._check_topics(end)
         plan = ranges_between(start, end, spans)
         while plan.unsure and time.monotonic() < deadline:
             time.sleep(_PAUSE)
@@ -201,6 +213,7 @@ class StreamDriver:
             # Names that are new in the options may be misspelt, so a query that is strict does not begin.
             check_there(strangers, self.options)
             self._strangers = strangers
+        self._check_topics(start)
         begin = {place: start.get(place, span.start) for place, span in self._spans.items()}
         ends = {place: span.end for place, span in self._spans.items()}
         if (target := self._target) is not None:
@@ -210,6 +223,29 @@ class StreamDriver:
                 if place in target or place in start
             }
         return begin, ends
+
+    def _check_topics(self, read: Mapping[Place, int]) -> None:
+        """Notice topics that were deleted and made anew, by their ids; `read` is how far each was read."""
+        known, now = self._file.topics, self._ids()
+        changed = {name: each for name, each in now.items() if known.get(name) != each}
+        if not changed:
+            return
+        losses = [
+            f"topic {name!r} was deleted and made anew: {topic_name(place)} had been read up to offset "
+            f"{offset} of the old one, and the records of the new one before that offset are not read"
+            for place, offset in sorted(read.items())
+            if (name := place[0]) in changed and name in known and offset > 0
+        ]
+        report(losses, self.options)
+        self._file.learn(changed)
+
+    def _ids(self, topics: Container[str] | None = None) -> dict[str, bytes]:
+        """The ids of the topics that are read, as metadata last told; brokers before 2.8 have none."""
+        return {
+            name: topic_id
+            for (name, _), (_, topic_id) in self.brokers.leaders.items()
+            if topic_id != ZERO_UUID and (topics is None or name in topics)
+        }
 
     def _find(self) -> None:
         age = self.options.metadata_age
