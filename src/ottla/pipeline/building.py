@@ -88,6 +88,10 @@ class BuiltStage:
         self._connection = connection
         self._folder = folder
         self._letters = letters
+        # A lake keeps what it has through a crash of the machine, and state cannot be computed again; so what
+        # Spark needs to run the batch again has to be kept too. A topic may get rows twice in any case.
+        lasting = self.fingerprint.shape["stateful"] or any(isinstance(each, Lake) for each in stage.outputs)
+        self._files = folder.spark_files() if lasting else None
         self._columns: dict[int, list[Column]] = {}
 
     @property
@@ -126,6 +130,8 @@ class BuiltStage:
         spark = frame.sparkSession
         query_id = _query_id(spark) or self._folder.query_id()
         again = self.deliveries.begin(query_id, batch_id)
+        if self._files is not None:
+            self._files.sync()
         lakes_first = sorted(
             zip(self.stage.outputs, _labels(self.stage.outputs), range(len(self.stage.outputs)), strict=True),
             key=lambda each: isinstance(each[0], Topic),

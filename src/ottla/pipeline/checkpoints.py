@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ottla.pipeline.durability import SparkFiles, mend
 from ottla.pipeline.fingerprint import Change, Fingerprint, IncompatibleChange
 from ottla.pipeline.folders import Folder, for_spark
 
@@ -107,6 +108,16 @@ class StageFolder:
         """The checkpoint location to give Spark. A removal that a reset began is finished first."""
         self._finish_reset()
         return for_spark(self._folder.below(_SPARK).url)
+
+    def spark_files(self) -> SparkFiles | None:
+        """To sync what Spark writes; None where the storage does so by itself."""
+        return SparkFiles(self._folder.below(_SPARK).path) if self._folder.is_local else None
+
+    def mend(self) -> None:
+        """Remove what a crash of the machine has left unreadable in Spark's logs. No query may be running."""
+        self._finish_reset()
+        if self._folder.is_local:
+            mend(self._folder.below(_SPARK).path)
 
     # Spark's own logs.
 

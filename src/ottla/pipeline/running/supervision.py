@@ -214,6 +214,7 @@ class StageWatch(threading.Thread):
         notes = listener.expect(query_name)
         gate = BatchGate(built.write_batch, notes.qsize)
         _use_pool(session, name)
+        self._folder.mend()
         with self._around.starting:
             query = self._start(built, gate, query_name)
             self._await_sources(query)
