@@ -40,7 +40,7 @@ from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.fingerprint import Fingerprint
 from ottla.pipeline.refusals import anchor_hint
 from ottla.pipeline.shapes import shape_of
-from ottla.pipeline.values.encoding import encoded, rows_for, topic_columns, value_schema
+from ottla.pipeline.values.encoding import encoded, lake_target, rows_for, topic_columns, value_schema
 from ottla.pipeline.values.formats import columns_of, decoded, first_line, reader_of
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ class BuiltStage:
             before = sum(
                 isinstance(each, Lake) and each.path == output.path for each in self.stage.outputs[:number]
             )
-            write_lake(rows, output, query_id=query_id, batch_id=batch_id, output=before)
+            target = lake_target(rows, output, f"stage {self.stage.name}")
+            write_lake(rows, target, query_id=query_id, batch_id=batch_id, output=before)
             return
         assert output.name is not None
         if number not in self._columns:  # made once, for making them costs as much as a small batch

@@ -9,17 +9,19 @@ file beside the staged ones, because Spark collects it in a Python process of it
 
 from __future__ import annotations
 
+import io
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from ottla.pipeline.declarations import StageError, nearest
 from ottla.pipeline.folders import Folder
-from ottla.pipeline.lakes.files import Layout, write_files
+from ottla.pipeline.lakes.files import Layout, nullable, write_files
 from ottla.pipeline.lakes.layout import LakeError, StagedFile
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _FORMAT = "ottla-lake-staging"
 _MANIFEST = "files.json"
 _REGISTERED = "spark.ottla.lake.registered"
+_OPTIONS = ("compression", "file_bytes")
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
 
@@ -60,28 +63,63 @@ def stage_frame(df: DataFrame, target: Lake, layout: Layout, staging: Folder) ->
     return [StagedFile(**file) for file in json.loads(listed)]
 
 
+def check_lake(schema: StructType, target: Lake, what: str) -> None:
+    """What can be known before a run: options, columns and types. Raises `StageError`."""
+    try:
+        _layout(schema.fieldNames(), target, "")
+        for field in schema.fields:
+            if field.name not in target.partition_by:  # those are written as text, into names of folders
+                _check_type(target, field)
+    except LakeError as problem:
+        raise StageError(f"{what}: {problem}") from None
+
+
+def _check_type(target: Lake, field: StructField) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        arrow = pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"))])
+        pq.ParquetWriter(io.BytesIO(), nullable(arrow)).close()
+    except (PySparkException, pa.ArrowException, NotImplementedError):
+        raise LakeError(
+            f"{target.title}: column {field.name} is {field.dataType.simpleString()}, which the Parquet "
+            "files of a lake cannot hold; cast it in the function, for example to string"
+        ) from None
+
+
 def layout_of(df: DataFrame, target: Lake, prefix: str) -> Layout:
-    """Checks the declaration against the frame."""
-    unknown = set(target.options) - {"compression", "file_bytes"}
+    """How the files of a batch are to look, by the declaration."""
+    return _layout(df.columns, target, prefix)
+
+
+def _layout(columns: Sequence[str], target: Lake, prefix: str) -> Layout:
+    unknown = set(target.options) - set(_OPTIONS)
     if unknown:
         raise LakeError(
-            f"{target.title}: unknown option {min(unknown)}; known are compression and file_bytes"
+            f"{target.title}: unknown option {min(unknown)}{nearest(min(unknown), _OPTIONS)}; known are "
+            f"{' and '.join(_OPTIONS)}"
         )
     compression = target.options.get("compression", "snappy")
     if compression not in _COMPRESSIONS:
         raise LakeError(f"{target.title}: compression {compression!r}: one of {', '.join(_COMPRESSIONS)}")
-    missing = [name for name in target.partition_by if name not in df.columns]
+    size = target.options.get("file_bytes", str(Layout.file_bytes))
+    if not size.isdecimal() or int(size) < 1:
+        raise LakeError(f"{target.title}: file_bytes {size!r}: a number of bytes is wanted")
+    missing = [name for name in target.partition_by if name not in columns]
     if missing:
         raise LakeError(
-            f"{target.title}: cannot partition by {missing[0]}: the frame has {', '.join(df.columns)}"
+            f"{target.title}: cannot partition by {missing[0]}: the frame has {', '.join(columns)}"
         )
-    if len(df.columns) == len(target.partition_by):
-        raise LakeError(f"{target.title}: all columns are partition columns, nothing is left for the files")
+    if len(columns) == len(target.partition_by):
+        raise LakeError(f"{target.title}: every column is in partition_by, so nothing is left to write")
     return Layout(
         prefix=prefix,
         partition_columns=tuple((name, f"__partition_{n}") for n, name in enumerate(target.partition_by)),
         compression=compression,
-        file_bytes=int(target.options.get("file_bytes", Layout.file_bytes)),
+        file_bytes=int(size),
     )
 
 

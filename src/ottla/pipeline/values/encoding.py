@@ -7,6 +7,8 @@ which inputs have, never gets out.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -37,15 +39,21 @@ def value_schema(frame: DataFrame, output: Topic | Lake, what: str) -> T.StructT
     rows = rows_for(frame, output)
     _check_names(rows, what)
     if isinstance(output, Lake):
-        for column in output.partition_by:
-            _find(rows, column, f"{what}: partition_by for {output.title}")
-        if len(output.partition_by) >= len(rows.columns):
-            raise StageError(
-                f"{what}: every column of {output.title} is in partition_by, so nothing is left to write"
-            )
+        from ottla.pipeline.lakes.staging import check_lake
+
+        check_lake(rows.schema, lake_target(rows, output, what), what)
         return rows.schema
     encoded(rows, output, what)
     return rows.select(*_value_columns(rows, output, what)).schema
+
+
+def lake_target(rows: DataFrame, output: Lake, what: str) -> Lake:
+    """The lake with the columns it is partitioned by under the names they have in these rows."""
+    where = f"{what}: partition_by for {output.title}"
+    names = tuple(_find(rows, column, where) for column in output.partition_by)
+    if len(set(names)) < len(names):
+        raise StageError(f"{where}: a column is named twice: {', '.join(output.partition_by)}")
+    return replace(output, partition_by=names)
 
 
 def encoded(rows: DataFrame, target: Topic, what: str) -> DataFrame:
