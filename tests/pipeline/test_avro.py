@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ottla.pipeline import StageError, stage, topic
+from ottla.pipeline.dead_letters import explain_unwritable
 from ottla.pipeline.values.avro import decode_array, encode_array, explain_avro, schema_of
 from ottla.testing.in_process import InProcessBroker
 from pipeline.stage_runs import StageRuns
@@ -199,6 +200,31 @@ def test_what_cannot_be_written_names_the_field() -> None:
     rows = pa.array([{"id": None, "s": "x"}], pa.struct([("id", pa.int64()), ("s", pa.string())]))
     with pytest.raises(StageError, match="field id is null, which its schema does not allow"):
         encode_array(rows, SMALL_TEXT, "plain", 0)
+
+
+def test_a_row_that_cannot_be_written_is_told_with_the_record_it_came_from(spark: SparkSession) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+
+    @stage(topic("in", avro=schema), to=topic("out", avro=schema), name="copy")
+    def copy(frame: DataFrame) -> DataFrame:
+        return frame
+
+    declared = copy.__stage__  # type: ignore[attr-defined]
+    source = "named_struct('topic', 'in', 'partition', 2, 'offset', id) as _source"
+    frame = spark.range(3).selectExpr("if(id = 1, null, id) as id", "'x' as other", source)
+    error = RuntimeError(
+        "... StageError: cannot be written as Avro: field id is null, which its schema does not allow\n"
+    )
+    told = explain_unwritable(error, frame, declared)
+    assert str(told) == (
+        "stage copy: a row cannot be written as Avro: field id is null, which its schema does not allow; it"
+        ' comes from in, partition 2, offset 1. Leave such rows out in the function: .where("id is not null")'
+    )
+    assert "offset 1, a record without a value (a deletion" in str(
+        explain_unwritable(error, frame.drop("other"), declared)
+    )
+    assert "it comes from" not in str(explain_unwritable(error, frame.drop("_source"), declared))
+    assert explain_unwritable(RuntimeError("something else"), frame, declared) is None
 
 
 def test_a_stage_reads_and_writes_avro(spark: SparkSession, broker: InProcessBroker, tmp_path: Path) -> None:

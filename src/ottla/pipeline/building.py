@@ -34,7 +34,14 @@ from pyspark.sql import types as T
 from pyspark.storagelevel import StorageLevel
 
 from ottla.pipeline.connectors import CONNECTORS, Connection
-from ottla.pipeline.dead_letters import DeadLetters, Input, explain_failure, seen_in_batch, watched
+from ottla.pipeline.dead_letters import (
+    DeadLetters,
+    Input,
+    explain_failure,
+    explain_unwritable,
+    seen_in_batch,
+    watched,
+)
 from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic, nearest
 from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.fingerprint import Fingerprint
@@ -152,6 +159,7 @@ class BuiltStage:
         except Exception as error:
             self.deliveries.failed()
             told = explain_failure(error, self.stage, self.inputs) if self.stage.bad == "fail" else None
+            told = told or explain_unwritable(error, frame, self.stage)
             if told is not None:
                 raise told from None
             raise

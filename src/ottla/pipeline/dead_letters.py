@@ -19,6 +19,8 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -44,6 +46,9 @@ EARLIEST = -2
 
 _FAILED = "ottla-bad-record"
 _FAILURE = re.compile(_FAILED + r" (\S+) (\d+) (\d+) (null|large|=[A-Za-z0-9+/=\s]*)\.")
+UNWRITABLE = re.compile(
+    r"cannot be written as Avro: field (?P<field>\S+) is null, which its schema does not allow"
+)
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _LETTER = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))])
 
@@ -119,6 +124,28 @@ def explain_failure(error: BaseException, stage: Stage, inputs: Sequence[Input])
         f"stage {stage.name}: bad record in {topic}, partition {partition}, offset {offset}: {reason}"
         ' (the stage says bad="fail")'
     )
+
+
+def explain_unwritable(error: BaseException, frame: DataFrame, stage: Stage) -> StageError | None:
+    """For a row that has no value where the schema it is written with needs one: which record it came from.
+
+    Found by looking through the batch once more, if the rows still say where they come from.
+    """
+    found = UNWRITABLE.search(str(error))
+    if found is None:
+        return None
+    text = f"stage {stage.name}: a row {found[0]}"
+    field = next((name for name in frame.columns if name.lower() == found["field"].lower()), None)
+    if SOURCE_COLUMN in frame.columns and field is not None:
+        rows = frame.where(F.col(f"`{field}`").isNull())
+        empty = reduce(and_, (F.col(f"`{name}`").isNull() for name in frame.columns if name != SOURCE_COLUMN))
+        row = rows.select(F.col(SOURCE_COLUMN).alias("source"), empty.alias("empty")).first()
+        if row is not None:
+            at = row.source
+            text += f"; it comes from {at.topic}, partition {at.partition}, offset {at.offset}"
+            if row.empty:
+                text += ", a record without a value (a deletion in a compacted topic)"
+    return StageError(f'{text}. Leave such rows out in the function: .where("{found["field"]} is not null")')
 
 
 def seen_in_batch(spark: SparkSession, query_id: str | None) -> dict[str, Seen] | None:
