@@ -8,9 +8,15 @@ nothing better to do or is about to end.
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import logging
+import os
+import tempfile
 import time
 from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
 
 from ottla.client.groups import by_topic, coordinator
 from ottla.client.wire import BrokerUnreachable, Pending, UnsupportedByBroker, Wire, check
@@ -44,12 +50,37 @@ _HAS_MEMBERS = frozenset(
 )
 
 
+class GroupName:
+    """A name for the group of a stream that was given none, which no other stream of this machine uses.
+
+    Derived from what is read, so that it is the same after a restart. Of two streams that read the same, the
+    second is called `...-2`; a lock that ends with the process says which names are in use.
+    """
+
+    def __init__(self, options: SourceOptions, folder: str | None = None) -> None:
+        place = Path(folder or tempfile.gettempdir()) / f"ottla-groups-{os.getuid()}"
+        place.mkdir(mode=0o700, exist_ok=True)
+        for number in itertools.count(1):
+            self.group = options.group if number == 1 else f"{options.group}-{number}"
+            mark = sha256(f"{options.bootstrap} {self.group}".encode()).hexdigest()[:32]
+            self._lock = (place / mark).open("a")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                self._lock.close()
+
+    def release(self) -> None:
+        self._lock.close()
+
+
 class GroupProgress:
     """Commits the offsets of one stream. Not for several threads."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self.group = options.group
         self.enabled = options.commit_offsets
+        self._name = GroupName(options) if self.enabled and not options.group_id else None
+        self.group = self._name.group if self._name is not None else options.group
         self._options = options
         # Short limits: a coordinator that is away must not hold up the stream for long.
         self._wire = Wire(
@@ -67,6 +98,8 @@ class GroupProgress:
 
     def close(self) -> None:
         self._wire.close()
+        if self._name is not None:
+            self._name.release()
 
     def submit(self, offsets: Mapping[Place, int]) -> None:
         """These offsets are done with. Returns at once, as a rule."""
