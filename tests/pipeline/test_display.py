@@ -9,6 +9,7 @@ import os
 import pytest
 
 from ottla.pipeline.running.display import (
+    COLUMNS,
     JsonDisplay,
     PlainDisplay,
     cells,
@@ -29,6 +30,8 @@ WORKING = StageProgress(
     lag_records=17,
     lag_seconds=2.5,
     state_rows=7,
+    bad=5,
+    late=2,
 )
 FAILING = StageProgress(
     "score",
@@ -86,7 +89,22 @@ def test_spans_are_written_for_eyes(seconds: float | None, text: str) -> None:
 
 
 def test_a_row_has_what_a_stage_is_judged_by() -> None:
-    assert cells(WORKING) == ["clean", "1,234", "51,234", "0.35 s", "17", "2.50 s", "7", "-", "running"]
+    assert len(cells(WORKING)) == len(COLUMNS)
+    found = dict(zip((title for title, _ in COLUMNS), cells(WORKING), strict=True))
+    assert found == {
+        "stage": "clean",
+        "rows/s": "1,234",
+        "rows": "51,234",
+        "batch": "0.35 s",
+        "lag": "17",
+        "behind": "2.50 s",
+        "state": "7",
+        "bad": "5",
+        "late": "2",
+        "restarts": "-",
+        "status": "running",
+    }
+    assert cells(FAILING)[-4:-2] == ["-", "-"]
     assert cells(FAILING)[-2:] == ["3", "restarting: again in 4 s: ValueError: boom (shop.py:16, in bad)"]
 
 

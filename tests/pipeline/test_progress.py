@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.running.backoff import BackOff
 from ottla.pipeline.running.causes import LONGEST, cause_of, root_cause
 from ottla.pipeline.running.progress import Batch, Board, Phase, as_offsets, read_batch
+from ottla.pipeline.running.status import StatusFiles
 
 PROGRESS = {
     "id": "5a46d9aa",
@@ -70,6 +72,27 @@ def test_a_stage_without_state_has_no_state_rows() -> None:
     assert read_batch({"batchId": 0, "stateOperators": []}).state_rows is None
 
 
+def test_rows_dropped_by_a_watermark_are_counted() -> None:
+    operators = [{"numRowsDroppedByWatermark": 3}, {"numRowsDroppedByWatermark": 4}, {"numRowsTotal": 1}]
+    assert read_batch({"batchId": 1, "stateOperators": operators}).late == 7
+    board = Board(["a"], Clock())
+    board.batch_done("a", Batch(0, 10, 1.0, late=2, bad=1))
+    board.batch_done("a", Batch(1, 10, 1.0, late=3))
+    assert (board["a"].late, board["a"].bad) == (5, 1)
+    assert board["a"].document()["late"] == 5
+
+
+def test_a_run_without_batches_keeps_what_is_known_of_the_last_batch(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    board = Board(["a"], Clock())
+    board.batch_done("a", Batch(7, 10, 1.5, state_rows=42))
+    StatusFiles(checkpoints, board).end()
+    StatusFiles(checkpoints, Board(["a"], Clock())).end()
+    told = checkpoints.stage("a").read_json("status.json")
+    assert (told["batch"], told["batch_rows"], told["batch_seconds"], told["state_rows"]) == (7, 10, 1.5, 42)
+    assert told["rows"] == 0
+
+
 # The board
 
 
@@ -82,6 +105,16 @@ def test_the_rate_counts_the_last_seconds_only() -> None:
     assert board.snapshot()[0].rows_per_second == pytest.approx(500, rel=0.15)
     clock.now += 11
     assert board.snapshot()[0].rows_per_second == 0
+
+
+def test_rows_of_a_long_batch_count_over_the_time_it_took() -> None:
+    clock = Clock()
+    board = Board(["a"], clock)
+    clock.now += 60
+    board.batch_done("a", Batch(0, 60_000, 60.0))
+    assert board.snapshot()[0].rows_per_second == pytest.approx(1_000)
+    clock.now += 5
+    assert board.snapshot()[0].rows_per_second == pytest.approx(500)
 
 
 def test_a_young_stage_is_not_judged_by_ten_seconds() -> None:

@@ -239,13 +239,18 @@ def test_with_once_a_stage_fails_for_good_after_some_attempts(runs: StageRuns, t
     write(runs, source, 1)
     bad = choking(source, runs.name("bad", None), "choking", poison)
     pipeline = Pipeline.load([bad, copy(source, good, "healthy")], name=runs.prefix)
-    runner = Runner(pipeline, runs.spark, runs.context(), attempts=2, back_off=lambda: BackOff(first=0.05))
+    out, err = io.StringIO(), io.StringIO()
+    quick: dict[str, Any] = {"attempts": 2, "back_off": lambda: BackOff(first=0.05)}
+    runner = Runner(pipeline, runs.spark, runs.context(), display=PlainDisplay(out, err), **quick)
     outcome = runner.run(once=True)
     assert [each.stage for each in outcome.failed] == ["choking"]
     assert outcome["choking"].restarts == 1
     assert outcome["healthy"].phase == Phase.finished
     assert ids(runs, good) == [1]
     assert "cannot stand 1" in str(PipelineFailed(outcome))
+    (last,) = [line for line in out.getvalue().splitlines() if line.endswith("; finished")]
+    assert "healthy: " in last
+    assert "lag 0 (0 s)" in last, "how far it is at its end, not before its last batch"
 
 
 def test_a_missing_topic_is_waited_for_and_with_once_is_an_error(runs: StageRuns) -> None:

@@ -35,6 +35,8 @@ def status_view(pipeline: Pipeline, checkpoints: Checkpoints, wire: Wire) -> Vie
         Column("lag", number=True),
         Column("behind", number=True),
         Column("state", number=True),
+        Column("bad", number=True),
+        Column("late", number=True),
         Column("restarts", number=True),
     ]
     blocks: list[Block] = [Table(columns, [_row(each) for each in found.stages])]
@@ -78,6 +80,8 @@ def _row(stage: StageStatus) -> list[str]:
         count_text(stage.lag_records),
         span_text(stage.lag_seconds),
         count_text(stage.state_rows),
+        count_text(stage.bad or None),
+        count_text(stage.late or None),
         str(stage.restarts) if stage.restarts else "-",
     ]
 

@@ -84,6 +84,8 @@ COLUMNS = (
     ("lag", True),
     ("behind", True),
     ("state", True),
+    ("bad", True),
+    ("late", True),
     ("restarts", True),
     ("status", False),
 )
@@ -100,6 +102,8 @@ def cells(stage: StageProgress) -> list[str]:
         count_text(stage.lag_records),
         span_text(stage.lag_seconds),
         count_text(stage.state_rows),
+        count_text(stage.bad or None),
+        count_text(stage.late or None),
         str(stage.restarts) if stage.restarts else "-",
         status_text(stage),
     ]
@@ -120,6 +124,8 @@ def plain_line(stage: StageProgress) -> str:
         parts.append(f"state {count_text(stage.state_rows)}")
     if stage.bad:
         parts.append(f"bad {count_text(stage.bad)}")
+    if stage.late:
+        parts.append(f"late {count_text(stage.late)}")
     if stage.restarts:
         parts.append(f"restarts {stage.restarts}")
     text = f"{stage.stage}: {', '.join(parts)}"

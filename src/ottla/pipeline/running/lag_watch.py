@@ -106,14 +106,16 @@ class LagWatch(threading.Thread):
     def end(self) -> None:
         self._end.set()
 
-    def look_now(self) -> None:
-        """Once more, for the last figures of a run."""
+    def look_now(self, only: str | None = None) -> None:
+        """Once more, for the last figures of a run or of one stage."""
         with Wire(self._broker, connect_timeout=TIMEOUT, request_timeout=TIMEOUT) as wire:
-            self._look(wire)
+            self._look(wire, only)
 
-    def _look(self, wire: Wire) -> None:
+    def _look(self, wire: Wire, only: str | None = None) -> None:
         for stage in self._board.snapshot():
             name = stage.stage
+            if only not in (None, name):
+                continue
             try:
                 positions = places(stage.batch.offsets) if stage.batch else self._before[name]
                 if not positions:

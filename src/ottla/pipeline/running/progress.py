@@ -55,6 +55,8 @@ class Batch:
     offsets: Offsets = field(default_factory=dict)
     bad: int = 0
     """Records that could not be decoded."""
+    late: int = 0
+    """Rows that came after the watermark and were dropped by operators with state."""
 
 
 def read_batch(progress: Mapping[str, Any]) -> Batch:
@@ -73,6 +75,7 @@ def read_batch(progress: Mapping[str, Any]) -> Batch:
         watermark=(progress.get("eventTime") or {}).get("watermark"),
         offsets=read_offsets(progress.get("sources") or []),
         bad=_bad_records(progress.get("observedMetrics") or {}),
+        late=sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in operators),
     )
 
 
@@ -132,6 +135,7 @@ class StageProgress:
     batches: int = 0
     rows: int = 0
     bad: int = 0
+    late: int = 0
     rows_per_second: float = 0.0
     lag_records: int | None = None
     lag_seconds: float | None = None
@@ -154,6 +158,7 @@ class StageProgress:
             "batches": self.batches,
             "rows": self.rows,
             "bad": self.bad,
+            "late": self.late,
             "rows_per_second": round(self.rows_per_second, 1),
             "lag_records": self.lag_records,
             "lag_seconds": self.lag_seconds,
@@ -168,25 +173,29 @@ class StageProgress:
 
 
 class _Rate:
-    """Rows per second over the last seconds."""
+    """Rows per second over the last seconds. The rows of a batch count evenly over the time it took."""
 
     def __init__(self) -> None:
-        self._done: deque[tuple[float, int]] = deque()
+        self._done: deque[tuple[float, int, float]] = deque()
         self._since: float | None = None
 
     def add(self, now: float, rows: int, seconds: float) -> None:
         if self._since is None:
             self._since = now - seconds
-        self._done.append((now, rows))
+        self._done.append((now, rows, seconds))
         self._forget(now)
 
     def value(self, now: float) -> float:
         self._forget(now)
         if self._since is None or not self._done:
             return 0.0
+        window = now - RATE_WINDOW
+        counted = 0.0
+        for end, rows, seconds in self._done:
+            inside = end - max(window, end - seconds)
+            counted += rows * (inside / seconds if seconds > 0 else 1.0)
         # A stage that began two seconds ago is not judged by ten.
-        seconds = max(min(now - self._since, RATE_WINDOW), 0.001)
-        return sum(rows for _, rows in self._done) / max(seconds, min(1.0, RATE_WINDOW))
+        return counted / max(min(now - self._since, RATE_WINDOW), 1.0)
 
     def _forget(self, now: float) -> None:
         while self._done and now - self._done[0][0] > RATE_WINDOW:
@@ -236,6 +245,7 @@ class Board:
                 batches=before.batches + 1,
                 rows=before.rows + batch.rows,
                 bad=before.bad + batch.bad,
+                late=before.late + batch.late,
                 state_rows=batch.state_rows if batch.state_rows is not None else before.state_rows,
                 rows_per_second=self._rates[stage].value(now),
             )

@@ -165,6 +165,7 @@ class Runner:
         lag = LagWatch(self.board, self.context.bootstrap, self.pipeline.stages, checkpoints)
         if self.context.connector != "ottla":  # our own source tells its group by itself
             lag.commit_to({stage.name: stage.group(self.pipeline.name) for stage in self.pipeline.stages})
+        around.look_at_lag = lambda name: _quietly(lambda: lag.look_now(name))
         status = StatusFiles(checkpoints, self.board)
         told = False
         try:

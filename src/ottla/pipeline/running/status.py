@@ -33,6 +33,7 @@ EVERY = 2.0
 """Seconds between two writes while something happens."""
 HEARTBEAT = 5.0
 """Seconds between two writes while nothing does."""
+_OF_THE_LAST_BATCH = ("batch", "batch_rows", "batch_seconds", "batch_at", "state_rows", "state_bytes")
 STALE = 30.0
 """Seconds without a write after which a run on another machine is taken for dead."""
 
@@ -47,6 +48,8 @@ class StatusFiles(threading.Thread):
         self._board = board
         self._about = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": time.time()}
         self._written: dict[str, tuple[float, StageProgress]] = {}
+        self._before: dict[str, dict[str, Any]] = {}
+        """What the last run with batches knew, for a stage that has none in this run."""
         self._unwritable: set[str] = set()
 
     def run(self) -> None:
@@ -68,7 +71,16 @@ class StatusFiles(threading.Thread):
             if final or now - at >= (EVERY if changed else HEARTBEAT):
                 self._written[stage.stage] = now, stage
                 document = {**stage.document(), "run": {**self._about, "seen_at": time.time(), "over": final}}
+                if stage.batch is None:
+                    document |= self._known_before(stage.stage)
                 self._write_one(stage.stage, document)
+
+    def _known_before(self, stage: str) -> dict[str, Any]:
+        """The last batch of an earlier run, and the state it left."""
+        if stage not in self._before:
+            told = self._checkpoints.stage(stage).read_json(NAME) or {}
+            self._before[stage] = {name: told[name] for name in _OF_THE_LAST_BATCH if name in told}
+        return self._before[stage]
 
     def _write_one(self, stage: str, document: dict[str, Any]) -> None:
         """A disk that is full keeps people from seeing how the stage is, not the stage from running."""
@@ -105,6 +117,9 @@ class StageStatus:
     lag_records: int | None
     lag_seconds: float | None
     state_rows: int | None
+    bad: int
+    """Records that could not be decoded, and below rows dropped by a watermark: of the last run."""
+    late: int
     restarts: int
     error: str | None
     error_at: float | None
@@ -176,6 +191,8 @@ def _stage_status(pipeline: Pipeline, name: str, checkpoints: Checkpoints, wire:
         lag_records=records,
         lag_seconds=seconds,
         state_rows=told.get("state_rows"),
+        bad=int(told.get("bad") or 0),
+        late=int(told.get("late") or 0),
         restarts=int(told.get("restarts") or 0),
         error=error,
         error_at=told.get("error_at"),

@@ -65,6 +65,8 @@ class Surroundings:
     once: bool
     attempts: int = ATTEMPTS
     back_off: Callable[[], BackOff] = BackOff
+    look_at_lag: Callable[[str], None] = lambda stage: None
+    """Asks the broker how far a stage is behind, for the last figures of a stage that ends."""
     starting: threading.Lock = field(default_factory=threading.Lock)
     """Held while a query starts its sources. Spark gives each of their Python processes ten seconds,
     which all stages at once can miss on a busy machine, again and again."""
@@ -153,10 +155,9 @@ class StageWatch(threading.Thread):
             self._failed(error)
             if self._board[name].phase.over:
                 return
-        if self._stop_request.asked:
-            self._board.enter(name, Phase.stopped)
-        else:
-            self._board.enter(name, Phase.finished)
+        if not self._stop_request.at_once:
+            self._around.look_at_lag(name)
+        self._board.enter(name, Phase.stopped if self._stop_request.asked else Phase.finished)
 
     def _failed(self, error: BaseException | str) -> None:
         """Tell why, write it down, and wait before the next start; or give up."""
