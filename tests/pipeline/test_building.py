@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ottla.pipeline import StageError, lake, run, stage, table, topic
-from ottla.pipeline.building import shape_of
+from ottla.pipeline import StageError, building, lake, run, stage, table, topic
+from ottla.pipeline.building import needed_settings, shape_of
 from ottla.testing.in_process import InProcessBroker
 from pipeline.stage_runs import StageRuns
 
@@ -89,7 +89,7 @@ def test_several_outputs_get_their_rows_of_one_batch(runs: StageRuns, tmp_path: 
         to=[
             topic(odd, where="id % 2 = 1"),
             topic(all_of_them, json="id long"),
-            lake(tmp_path / "lake", partition_by="kind", where="id > 2"),
+            lake(tmp_path / "lake", partition_by="Kind", where="id > 2"),
         ],
         name="split",
     )
@@ -255,6 +255,38 @@ def test_settings_for_kafka_reach_sources_and_other_settings_do_not(runs: StageR
     assert "spark.x" not in built.inputs[0].options
 
 
+def test_a_function_with_state_keeps_it_in_rocksdb_unless_the_stage_says_otherwise() -> None:
+    store = "spark.sql.streaming.stateStore.providerClass"
+    stateful = [{"operator": "Aggregate [id]"}, {"operator": "TransformWithStateInPySpark count(id)"}]
+    assert "RocksDB" in needed_settings(stateful, {})[store]
+    assert needed_settings(stateful, {store: "my.Provider"}) == {}
+    assert needed_settings(stateful[:1], {}) == {}
+
+
+def test_a_function_with_state_says_what_it_needs(runs: StageRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pandas Spark refuses it; without protobuf it starts a process that dies."""
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Nothing(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:
+            return iter(())
+
+        def close(self) -> None:
+            pass
+
+    @stage(topic("clicks", json=CLICK), to=topic("b"), mode="update")
+    def nothing(frame: DataFrame) -> DataFrame:
+        grouped = frame.groupBy("user")
+        return grouped.transformWithState(Nothing(), "user string", "Update", "None")
+
+    monkeypatch.setattr(building, "_is_installed", lambda module: False)
+    with pytest.raises(StageError, match=r"stage nothing: .*pip install 'ottla\[stateful\]'"):
+        runs.build(nothing)
+
+
 def keep_all(frame: DataFrame) -> DataFrame:
     return frame
 
@@ -290,6 +322,18 @@ IN = topic("clicks", json=CLICK)
             "partition_by for lake x: .*did you mean user",
         ),
         (stage(IN, to=lake("x", partition_by=["id", "user"])), keep_all, "nothing is left to write"),
+        (stage(IN, to=lake("x", partition_by=["User", "user"])), keep_all, "a column is named twice"),
+        (
+            stage(IN, to=lake("x", options={"compresion": "zstd"})),
+            keep_all,
+            r"unknown option compresion; did you mean compression\?",
+        ),
+        (stage(IN, to=lake("x", options={"file_bytes": "1m"})), keep_all, "a number of bytes is wanted"),
+        (
+            stage(IN, to=lake("x")),
+            lambda f: f.selectExpr("array(interval '1' month) as spans"),
+            "lake x: column spans is array<interval month>, which the Parquet files of a lake cannot hold",
+        ),
         (stage(IN, to=topic("b")), lambda f: None, "returned nothing; does it end with return"),
         (stage(IN, to=topic("b")), lambda f: 3, "returned int, not a DataFrame"),
         (

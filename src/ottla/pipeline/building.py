@@ -22,13 +22,14 @@ One function writes everything, so that a transaction over all topics of a batch
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, PySparkImportError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.storagelevel import StorageLevel
@@ -58,6 +59,10 @@ if TYPE_CHECKING:
 __all__ = ["BuiltStage", "RunContext", "build", "shape_of"]
 
 log = logging.getLogger("ottla.pipeline")
+
+_INSTALL = "`pip install 'ottla[stateful]'` brings what functions with state need: pandas and protobuf"
+_STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,11 @@ class BuiltStage:
         lasting = self.fingerprint.shape["stateful"] or any(isinstance(each, Lake) for each in stage.outputs)
         self._files = folder.spark_files() if lasting else None
         self._columns: dict[int, list[Column]] = {}
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of Spark without which it refuses the stage: transformWithState keeps state in RocksDB."""
+        return needed_settings(self.fingerprint.shape["stateful"], self.stage.options)
 
     @property
     def dead_letter_topic(self) -> str | None:
@@ -237,9 +247,28 @@ def build(
         if stage.bad == "dead-letter":
             letters = DeadLetters(stage, dead_letter_topic, inputs, connection, folder)
         written = deliveries or Deliveries(folder)
-        return BuiltStage(stage, result, schemas, connection, folder, letters, inputs, written)
+        built = BuiltStage(stage, result, schemas, connection, folder, letters, inputs, written)
+        if built.settings and not _is_installed("google.protobuf"):
+            # Spark would start a Python process that fails to, and say only that it did not answer.
+            raise StageError(f"{what}: transformWithState needs protobuf, which is not installed. {_INSTALL}")
+        return built
     except AnalysisException as problem:
         raise StageError(f"{what}: {first_line(problem)}") from problem
+    except PySparkImportError as problem:
+        raise StageError(f"{what}: {first_line(problem)} {_INSTALL}") from problem
+
+
+def needed_settings(stateful: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> dict[str, str]:
+    """What operators with state need to be told, unless the stage says it."""
+    needed = any(each["operator"].startswith("TransformWithState") for each in stateful)
+    return {_STATE_STORE: _ROCKSDB} if needed and _STATE_STORE not in options else {}
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package it is in
+        return False
 
 
 def _labels(outputs: Sequence[Topic | Lake]) -> list[str]:

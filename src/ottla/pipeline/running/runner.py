@@ -159,8 +159,9 @@ class Runner:
         for stage in _in_order(self.pipeline):
             feeders = [watches[each.name] for each in self.pipeline.feeders(stage) if each.name in watches]
             # A stage with settings of its own is built again, in the session that has them.
-            first = None if stage.options else built[stage.name]
-            watches[stage.name] = StageWatch(stage, first, around, feeders)
+            settings = {**built[stage.name].settings, **stage.options}
+            first = None if settings else built[stage.name]
+            watches[stage.name] = StageWatch(stage, first, around, feeders, settings)
         checkpoints = self.context.checkpoints
         lag = LagWatch(self.board, self.context.bootstrap, self.pipeline.stages, checkpoints)
         if self.context.connector != "ottla":  # our own source tells its group by itself

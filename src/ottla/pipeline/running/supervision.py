@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -106,14 +106,23 @@ def _remove(listeners: Sequence[tuple[SparkSession, QueryNotes]]) -> None:
 
 
 class StageWatch(threading.Thread):
-    """Watches over one stage. `first` is the stage as it was built when its shape was checked."""
+    """Watches over one stage. `first` is the stage as it was built when its shape was checked.
+
+    `settings` are Spark's, for this stage alone.
+    """
 
     def __init__(
-        self, stage: Stage, first: BuiltStage | None, around: Surroundings, feeders: Sequence[StageWatch]
+        self,
+        stage: Stage,
+        first: BuiltStage | None,
+        around: Surroundings,
+        feeders: Sequence[StageWatch],
+        settings: Mapping[str, str],
     ) -> None:
         super().__init__(name=f"stage {stage.name}", daemon=True)
         self.stage = stage
         self._built = first
+        self._settings = settings
         self._around = around
         self._board = around.board
         self._stop_request = around.stop
@@ -232,10 +241,10 @@ class StageWatch(threading.Thread):
     def _session(self) -> SparkSession:
         """The session; a copy of it for a stage that has settings of its own."""
         spark = self._around.spark
-        if not self.stage.options:
+        if not self._settings:
             return spark
         session = copy_session(spark)
-        for key, value in self.stage.options.items():
+        for key, value in self._settings.items():
             session.conf.set(key, value)
         return session
 
