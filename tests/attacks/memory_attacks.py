@@ -35,7 +35,7 @@ def joins_of_clients_that_leave(target: Target) -> None:
             client.send(request, 3)
 
 
-@attack("200 fetch sessions of 500 topics that do not exist", memory=40 * MB, settings=SMALL)
+@attack("200 fetch sessions of 500 topics that do not exist", memory=48 * MB, settings=SMALL)
 def sessions_of_unknown_partitions(target: Target) -> None:
     names = [f"{number:0200d}" for number in range(500)]
     partitions = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]

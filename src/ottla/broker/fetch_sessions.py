@@ -52,7 +52,7 @@ class _Told:
 
 
 _SESSION_BYTES = 1000
-_PARTITION_BYTES = 600
+_PARTITION_BYTES = 900
 """Of a partition in a session, and of the session itself; names come on top."""
 
 
