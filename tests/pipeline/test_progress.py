@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -10,9 +13,10 @@ import pytest
 
 from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.running.backoff import BackOff
-from ottla.pipeline.running.causes import LONGEST, cause_of, root_cause
+from ottla.pipeline.running.causes import LONGEST, cause_of, root_cause, with_error_output
 from ottla.pipeline.running.progress import Batch, Board, Phase, as_offsets, read_batch
 from ottla.pipeline.running.status import StatusFiles
+from ottla.pipeline.spark.error_output import ErrorOutput
 
 PROGRESS = {
     "id": "5a46d9aa",
@@ -304,3 +308,24 @@ def test_a_cause_is_one_bearable_line() -> None:
 
 def test_an_empty_text_still_says_something() -> None:
     assert root_cause("").what
+
+
+def test_a_process_that_died_is_told_with_what_it_wrote_last() -> None:
+    died = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    assert with_error_output(died, "ModuleNotFoundError: x").endswith(
+        "What Spark's processes last wrote to their error output:\nModuleNotFoundError: x\n"
+    )
+    assert with_error_output(died, "") == died
+    assert with_error_output("ValueError: no", "ModuleNotFoundError: x") == "ValueError: no"
+
+
+def test_the_end_of_the_error_output_is_kept() -> None:
+    output = ErrorOutput()
+    code = "import sys; [print(n, file=sys.stderr) for n in range(300)]; sys.stderr.write('why')"
+    subprocess.run([sys.executable, "-c", code], stderr=output.descriptor, check=True)
+    output.close()
+    deadline = time.monotonic() + 30
+    while not output.last_lines().endswith("why") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    lines = output.last_lines().splitlines()
+    assert (lines[0], lines[-2:]) == ("101", ["299", "why"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -251,6 +252,26 @@ def test_with_once_a_stage_fails_for_good_after_some_attempts(runs: StageRuns, t
     (last,) = [line for line in out.getvalue().splitlines() if line.endswith("; finished")]
     assert "healthy: " in last
     assert "lag 0 (0 s)" in last, "how far it is at its end, not before its last batch"
+
+
+def test_a_python_process_that_dies_says_why_in_the_log_of_its_stage(runs: StageRuns, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    def dying(number: int) -> int:
+        os.write(2, b"libfancy.so.3: cannot open shared object file\n")
+        os._exit(1)
+
+    source = runs.name("in")
+    write(runs, source, 1)
+
+    @stage(topic(source, json=ID), to=topic(runs.name("out", None)))
+    def dies(records: DataFrame) -> DataFrame:
+        return records.select(F.udf(dying, "long")("id").alias("id"))
+
+    pipeline = Pipeline.load([dies], name=runs.prefix)
+    assert Runner(pipeline, runs.spark, runs.context(), attempts=1).run(once=True).failed
+    told = (tmp_path / "checkpoints" / "dies" / "errors.log").read_text()
+    assert "libfancy.so.3: cannot open shared object file" in told
 
 
 def test_a_missing_topic_is_waited_for_and_with_once_is_an_error(runs: StageRuns) -> None:

@@ -39,6 +39,10 @@ _LASTING = re.compile(
     re.MULTILINE,
 )
 
+_PROCESS_DIED = re.compile(
+    r"Python worker (exited|failed)|EOFException|Could not connect|failed to connect back|PYTHON_WORKER", re.I
+)
+
 _OURS = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -76,6 +80,13 @@ def lasts(text: str) -> bool:
     away, a full disk, a worker that was killed, and errors of the user's functions, which we cannot judge.
     """
     return _LASTING.search(text) is not None
+
+
+def with_error_output(text: str, lines: str) -> str:
+    """The text of a failure, with what processes wrote last if one of them ended without telling why."""
+    if not lines or not _PROCESS_DIED.search(text):
+        return text
+    return f"{text.rstrip()}\n\nWhat Spark's processes last wrote to their error output:\n{lines}\n"
 
 
 def _in_traceback(text: str) -> Cause | None:

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 
 from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.running.backoff import BackOff
-from ottla.pipeline.running.causes import cause_of, lasts, root_cause
+from ottla.pipeline.running.causes import cause_of, lasts, root_cause, with_error_output
 from ottla.pipeline.running.error_log import append_error
 from ottla.pipeline.running.input_topics import missing_now
 from ottla.pipeline.running.listening import BatchDone, Ended, Note, QueryNotes
 from ottla.pipeline.running.progress import Board, Phase, read_batch
 from ottla.pipeline.running.stopping import BatchGate, StopRequest
+from ottla.pipeline.spark.error_output import last_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,7 +174,7 @@ class StageWatch(threading.Thread):
         name = self.stage.name
         text = error if isinstance(error, str) else "".join(traceback.format_exception(error))
         cause = str(root_cause(text))
-        append_error(str(self._folder), text)
+        append_error(str(self._folder), with_error_output(text, last_lines()))
         self._built = None
         pause = self._back_off.failed(time.monotonic())
         tried_enough = self._around.once and self._back_off.failures >= self._around.attempts

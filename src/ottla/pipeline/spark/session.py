@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ottla.pipeline.spark import archive, connector_jars
+from ottla.pipeline.spark import archive, connector_jars, error_output
 from ottla.pipeline.spark.java import Java, find_java
 
 if TYPE_CHECKING:
@@ -160,15 +160,23 @@ def _launch(java: Java, wanted: Mapping[str, str], log_file: str | None, archive
     }
     if wanted.get("spark.driver.bindAddress") == "127.0.0.1":
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    output = error_output.begin()
+    failure: PySparkRuntimeError | None = None
     with _environment(environment):
         try:
-            gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+            popen = {"start_new_session": True, "stderr": output.descriptor}
+            gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
         except PySparkRuntimeError as error:
-            memory = wanted.get("spark.driver.memory", "Spark's default")
-            raise SparkFailed(
-                f"Spark's JVM ended before it was ready; what it said is above. It was {java}, "
-                f"spark.driver.memory {memory}."
-            ) from error
+            failure = error
+        finally:
+            output.close()
+    if failure is not None:
+        output.drain(5.0)  # what it said comes before what we say
+        memory = wanted.get("spark.driver.memory", "Spark's default")
+        raise SparkFailed(
+            f"Spark's JVM ended before it was ready; what it said is above. It was {java}, "
+            f"spark.driver.memory {memory}."
+        ) from failure
     SparkContext._ensure_initialized(gateway=gateway)
 
 
