@@ -17,6 +17,7 @@ from ottla.protocol.schema import ZERO_UUID
 from ottla.replication.partition import Partition, RunInThread
 from ottla.replication.replica_state import ReplicaState
 from ottla.replication.waiting_room import WaitingRoom
+from ottla.storage.checkpoints import differs_by_damage
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
@@ -145,7 +146,11 @@ class Replicas:
         strays = []
         for (name, index), log in list(self._directory.logs.items()):
             topic = topics.get(name)
-            if topic is None or log.topic_id not in (topic.id, ZERO_UUID) or index >= len(topic.partitions):
+            if topic is None or index >= len(topic.partitions):
+                strays.append((name, index))
+                continue
+            is_another = log.topic_id not in (topic.id, ZERO_UUID)
+            if is_another and not differs_by_damage(log.topic_id, topic.id):
                 strays.append((name, index))
         self._delete(strays)
         return [f"{name}-{index}" for name, index in strays]

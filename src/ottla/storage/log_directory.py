@@ -38,6 +38,7 @@ from ottla.storage.checkpoints import (
     decode_offsets,
     decode_partition_metadata,
     decode_properties,
+    differs_by_damage,
     encode_clean_shutdown,
     encode_offsets,
     encode_partition_metadata,
@@ -165,7 +166,7 @@ class LogDirectory:
         self._write_segments()
         self._lower_high_watermarks()
         if not recovery_points.keys() | log_starts.keys() <= self.logs.keys():
-            self._forget_offsets()
+            self._forget_offsets({k: v for k, v in recovery_points.items() if v})
         return reports
 
     def _lower_high_watermarks(self) -> None:
@@ -186,8 +187,16 @@ class LogDirectory:
             },
         )
 
-    def _forget_offsets(self) -> None:
+    def _forget_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A partition whose folder is gone begins empty: no later start may believe that it was longer."""
+        gone = [f"{topic}-{partition}" for topic, partition in offsets.keys() - self.logs.keys()]
+        if gone:
+            logger.warning(
+                "%s: the folders of %d partitions are gone; they begin empty if their topics exist: %s",
+                self.path,
+                len(gone),
+                ", ".join(sorted(gone)[:10]),
+            )
         try:
             self._checkpoint_recovery_points()
             self._checkpoint_log_starts()
@@ -400,6 +409,12 @@ class LogDirectory:
                     # A crash came between the folder and the file with its id.
                     self._write_topic_id(log.folder, topic_id)
                     log.topic_id = topic_id
+                log.configure(config)
+                return log
+            if differs_by_damage(log.topic_id, topic_id) and log.failure is None:
+                logger.warning("%s is damaged, and is written anew", log.folder / PARTITION_METADATA)
+                self._write_topic_id(log.folder, topic_id)
+                log.topic_id = topic_id
                 log.configure(config)
                 return log
             logger.warning(
