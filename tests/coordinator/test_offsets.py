@@ -209,5 +209,5 @@ def test_offsets_of_topics_that_are_gone_or_are_others_now_are_stale(shard: Simu
     for topic in ("kept", "gone", "made-again"):
         commit(shard, topic=topic)
     present = {"kept": TOPIC_ID, "made-again": b"n" * 16}
-    shard.ask(lambda groups, reply, effects: groups.forget_stale(present.get, effects))
+    shard.ask(lambda groups, reply, effects: groups.forget_stale(present.get, effects, 100))
     assert set(shard.groups.offsets.of("g")) == {"kept"}

@@ -33,6 +33,7 @@ from ottla.broker.limits import client_memory_limits, group_settings, limits_of,
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.page_cache import Done
+from ottla.broker.portions import in_portions
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
@@ -67,6 +68,8 @@ logger = logging.getLogger("ottla.broker")
 
 REGISTRY_FILE = "registry.sqlite"
 _FOLLOW_AGAIN_SECONDS = 1.0
+_ADOPTED_AT_A_TIME = 50
+"""Topics that are taken over before clients have a turn; a change of broker settings concerns all topics."""
 T = TypeVar("T")
 
 
@@ -366,7 +369,9 @@ class Broker:
         config_of = partial(self._topic_config, image)
         if changed:
             await self.in_thread(partial(self.replicas.prepare, changed, config_of))
-            self.replicas.adopt(changed, config_of)
+            for some in in_portions(changed, _ADOPTED_AT_A_TIME):
+                self.replicas.adopt(some, config_of)
+                await asyncio.sleep(0)
         for kind, name in delta.configs:
             if kind == TOPIC_CONFIG and name in image.topics:
                 self.replicas.configure(name, config_of(name))

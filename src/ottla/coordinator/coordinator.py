@@ -100,6 +100,10 @@ class GroupCoordinator:
         """The group as it is now; ApiError when it is not coordinated here."""
         return self._shard(group_id).state.get(group_id)
 
+    def offset_count(self, group_id: str) -> int:
+        """How many offsets the group has; ApiError when it is not coordinated here."""
+        return self._shard(group_id).state.offsets.count(group_id)
+
     def rebalances(self, group_id: str) -> list[Rebalance]:
         """The journal of a group, the last rebalance first; ApiError when it is not coordinated here."""
         return self._shard(group_id).state.journal.of(group_id)
@@ -162,12 +166,16 @@ class GroupCoordinator:
     def forget_topics(self, topics: Collection[str]) -> None:
         """These topics are gone."""
         for shard in self._runtime.loaded_shards():
-            while self._by_itself(shard, lambda groups, effects: groups.forget_topics(topics, effects)):
+            while self._by_itself(
+                shard, lambda groups, effects: groups.forget_topics(topics, effects, _RECORDS_AT_A_TIME)
+            ):
                 continue
 
     def _loaded(self, shard: Shard[AllGroups]) -> None:
         """Topics may have been deleted while nobody coordinated this shard."""
-        while self._by_itself(shard, lambda groups, effects: groups.forget_stale(self._topic_id, effects)):
+        while self._by_itself(
+            shard, lambda groups, effects: groups.forget_stale(self._topic_id, effects, _RECORDS_AT_A_TIME)
+        ):
             continue
 
     def _by_itself(self, shard: Shard[AllGroups], command: Callable[[AllGroups, Effects], None]) -> bool:

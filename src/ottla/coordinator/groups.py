@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ottla.coordinator import offsets
@@ -207,13 +208,13 @@ class Groups:
             outcomes.append(ErrorCode.NONE)
         return outcomes
 
-    def forget_topics(self, topics: Collection[str], effects: Effects) -> None:
+    def forget_topics(self, topics: Collection[str], effects: Effects, limit: int) -> None:
         """These topics are deleted; one of the same name would be another topic."""
-        effects.records.extend(self.offsets.deletion_of_topics(topics))
+        effects.records.extend(islice(self.offsets.deletion_of_topics(topics), limit))
 
-    def forget_stale(self, topic_id: Callable[[str], bytes | None], effects: Effects) -> None:
+    def forget_stale(self, topic_id: Callable[[str], bytes | None], effects: Effects, limit: int) -> None:
         """Forget offsets of topics that are not there any more; `topic_id` tells who is."""
-        effects.records.extend(self.offsets.deletion_of_stale(topic_id))
+        effects.records.extend(islice(self.offsets.deletion_of_stale(topic_id), limit))
 
     def expire(self, group: Group, effects: Effects) -> None:
         """Forget offsets that have been of no use for long enough, and the group when it has none left."""
@@ -225,12 +226,21 @@ class Groups:
     # -- administration -----------------------------------------------------------------------------------
 
     def delete(self, group_id: str, effects: Effects) -> None:
+        group = self._deletable(group_id)
+        effects.records.extend(self.offsets.deletion(group_id))
+        effects.records.extend(group.tombstones())
+
+    def delete_some_offsets(self, group_id: str, count: int, effects: Effects) -> None:
+        """A first part of deleting a group that has many offsets: they do not fit into one batch."""
+        self._deletable(group_id)
+        effects.records.extend(islice(self.offsets.deletion(group_id), count))
+
+    def _deletable(self, group_id: str) -> Group:
         group = self._groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         group.check_delete()
-        effects.records.extend(self.offsets.deletion(group_id))
-        effects.records.extend(group.tombstones())
+        return group
 
     # -- what the runtime calls ---------------------------------------------------------------------------
 

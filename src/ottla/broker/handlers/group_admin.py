@@ -9,6 +9,7 @@ an error for it. Members tell what they want and have only while the group is st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
@@ -43,6 +44,7 @@ NOT_ASKED = -(1 << 31)
 DEAD = "Dead"
 _NOT_FOUND_SINCE = 6
 _PAUSE_AFTER = 200
+_OFFSETS_AT_A_TIME = 250
 
 
 def list_groups(
@@ -130,5 +132,28 @@ def delete_groups(
             group_id, command, lambda error: DeletableGroupResult(group_id=group_id, error_code=error.code)
         )
 
-    questions = (question(group_id) for group_id in dict.fromkeys(request.groups_names))
-    return ask_all_in_slices(broker, questions, lambda results: DeleteGroupsResponse(results=results))
+    def portion(group_id: str) -> Question:
+        def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+            groups.delete_some_offsets(group_id, _OFFSETS_AT_A_TIME, effects)
+            effects.answer(reply, None)
+
+        return Question(group_id, command, lambda error: None)  # the last question will have it, too
+
+    def questions() -> Iterator[Question]:
+        for group_id in dict.fromkeys(request.groups_names):
+            # Some are left for the last question: a group of offsets alone is gone with the last of them.
+            for _ in range((_offset_count(broker, group_id) - 1) // _OFFSETS_AT_A_TIME):
+                yield portion(group_id)
+            yield question(group_id)
+
+    def finish(results: list[DeletableGroupResult | None]) -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(results=[result for result in results if result is not None])
+
+    return ask_all_in_slices(broker, questions(), finish)
+
+
+def _offset_count(broker: Broker, group_id: str) -> int:
+    try:
+        return broker.groups.offset_count(group_id)
+    except ApiError:
+        return 0  # not ours: the question will be answered so
