@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ottla.config.values import BrokerConfig
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
-_COLLECTOR = (10_000, 5, 50)
+_COLLECTOR = (2_000, 10, 50)
 """Thresholds of Python's garbage collector. By its own (700, 10, 10) one large request, which makes a hundred
 thousand objects that all go by themselves, has it look at everything several times, for 50 ms and more."""
 
