@@ -251,11 +251,10 @@ class RealDisk:
         return RealFile(path, os.O_CREAT if create else 0)
 
     def list(self, folder: Path) -> list[str]:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries]
+        return os.listdir(folder)  # noqa: PTH208 - as below
 
     def size(self, path: Path) -> int:
-        return path.stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116 - as below
 
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
@@ -264,7 +263,7 @@ class RealDisk:
         os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def is_folder(self, path: Path) -> bool:
-        return path.is_dir()
+        return os.path.isdir(path)  # noqa: PTH112 - as below
 
     def make_folder(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -295,7 +294,7 @@ class RealDisk:
             os.close(fd)
 
     def read(self, path: Path) -> bytes:
-        # A start reads thousands of small files: `Path.read_bytes` takes four times as long.
+        # A start looks at thousands of small files: the methods of `Path` take three times as long.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = os.read(fd, _SMALL)

@@ -294,6 +294,10 @@ class Log:
         if self.leader_epochs.assign(epoch, start_offset):
             self._flushing.write_epochs()
 
+    def epochs_are_unwritten(self) -> None:
+        """There is no epochs' file: the next flush or close makes it."""
+        self._flushing.epochs_changed()
+
     def begin_epoch(self, epoch: int) -> None:
         """This replica became leader with `epoch`: its records begin where the log ends now."""
         self._check_online()

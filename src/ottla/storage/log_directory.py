@@ -267,6 +267,8 @@ class LogDirectory:
             may_have_gaps=loaded.may_have_gaps,
             failure=failure,
         )
+        if loaded.no_epochs_file:
+            self.logs[key].epochs_are_unwritten()
         return loaded.report
 
     def _log(

@@ -82,6 +82,7 @@ class Loaded:
     report: RecoveryReport
     may_have_gaps: bool
     deleted_files: list[Path]  # to be removed when the start of the log has been written down
+    no_epochs_file: bool
     failure: ApiError | None = None
 
 
@@ -172,6 +173,7 @@ class Loader:
             self._report,
             self._may_have_gaps,
             self._deleted_files,
+            self._epochs_file is None,
             failure,
         )
 
@@ -261,12 +263,20 @@ class Loader:
                 )
             if segment.size > size:
                 self._report.clean = False  # a disk that failed may have left more than was appended
-            elif segment.index_file_sizes() != (index_size, time_index_size):
+            elif self._index_file_sizes(base) != (index_size, time_index_size):
                 suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
                 self._rebuild_indexes(segment, [file_name(base, suffix) for suffix in suffixes])
                 self._names.update(file_name(base, suffix) for suffix in suffixes)
         if any(segment.size for segment in found.values()):
             self._report.clean = False
+
+    def _index_file_sizes(self, base: int) -> tuple[int, int]:
+        """Bytes of the files of both indexes of a segment; 0 for one that is missing."""
+        names = file_name(base, INDEX_SUFFIX), file_name(base, TIME_INDEX_SUFFIX)
+        index, time_index = (
+            self._disk.size(self._folder / name) if name in self._names else 0 for name in names
+        )
+        return index, time_index
 
     def _remove_failed_rolls(self) -> None:
         """An empty segment that begins within the one before it comes of a roll that the disk cut short.
@@ -625,15 +635,19 @@ class Loader:
                 raise _offline(segment, damage) from damage
 
     def _settle_epochs(self, end_offset: int) -> None:
-        """Write the epochs' file where it says something else than the log; to replace it costs as much as
-        all else that opening a short log takes."""
+        """Write the epochs' file where it says something else than the log.
+
+        One that is missing is left to the next flush or to the stop: until then the batches tell the same to
+        the next recovery, and to make a file costs more than all else that opening a short log takes.
+        """
         before = self._epochs.entries
         self._epochs.truncate_end(end_offset)
         self._epochs.truncate_start(self._log_start)
         if not self._report.clean or self._epochs.entries != before:
             encoded = self._epochs.encode()
-            if encoded != self._epochs_file:
+            if self._epochs_file is not None and encoded != self._epochs_file:
                 self._disk.replace(self._folder / LEADER_EPOCHS, encoded, sync=False)
+                self._epochs_file = encoded
 
     def _start_anew(self) -> int:
         """All that is left lies before the start of the log: begin an empty segment there."""
