@@ -251,6 +251,10 @@ class MemoryDisk:
             node.modified_ms = self._files[path].modified_ms
         return twin
 
+    def release_locks(self) -> None:
+        """The process that held them is gone."""
+        self._locks.clear()
+
     def lose_power(self, rng: Random) -> None:
         """Keep what was synced, and of the rest what chance keeps. Locks are gone."""
         names: dict[Path, _Node] = {}

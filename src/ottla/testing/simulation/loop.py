@@ -12,7 +12,9 @@ the garbage collector does not close their coroutines in the middle of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import logging
 import selectors
 from collections.abc import Callable, Mapping
 from random import Random
@@ -27,6 +29,7 @@ START_MS = 1_700_000_000_000
 """Wall-clock time at which every simulation begins."""
 
 _LONGEST_THREAD_START = 0.001
+_MANY_TASKS = 1000
 _BETWEEN_JOBS = 1e-6  # timers of the same moment run in no particular order
 _host: contextvars.ContextVar[Host | None] = contextvars.ContextVar("simulated host", default=None)
 
@@ -116,7 +119,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._virtual = _Selector(rng)
         self._rng = rng
         self._executors: dict[int, float] = {}
-        self._tasks: list[asyncio.Future[Any]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._discarded = False
         self.defects: list[str] = []
         """What nobody caught: an exception in a callback or a task whose result nobody asked for."""
         super().__init__(self._virtual)
@@ -139,6 +143,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
+        if self._discarded:
+            return asyncio.Handle(callback, args, self, context)
         host = _host.get() if context is None else context.get(_host)
         if host is not None:
             args, callback = (host, callback, args), _if_alive
@@ -174,8 +180,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = super().create_task(coro, **options)
-        if _host.get() is not None:
-            self._tasks.append(task)
+        self._tasks.append(task)
+        if len(self._tasks) > _MANY_TASKS:
+            self._tasks = [each for each in self._tasks if not each.done()]
         return task
 
     # -- threads --------------------------------------------------------------------------------------
@@ -209,12 +216,21 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.defects.append(f"{details.get('message')}: {error!r}" if error else str(details.get("message")))
 
     def discard(self) -> None:
-        """End the run: what still waits is dropped, not finished."""
+        """End the run: what still waits is dropped, not finished, and nobody hears of it."""
         self.set_exception_handler(lambda *_: None)
-        for task in self._tasks:
-            # A dead task would be reported as destroyed while pending; nobody is to hear of it.
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self.close()
+        self._discarded = True
+        former = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            for task in self._tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                if not task.done():
+                    with contextlib.suppress(BaseException):  # whatever a dropped coroutine's `finally` does
+                        task.get_coro().close()
+            self._tasks.clear()
+        finally:
+            logging.disable(former)
+            self.close()
 
 
 def _if_alive(host: Host, callback: Callable[..., object], args: tuple[Any, ...]) -> None:

@@ -18,6 +18,7 @@ import os
 import selectors
 import socket
 from collections import deque
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -119,7 +120,10 @@ class _Pipe:
         data = self._under_way.popleft()
         if self._network.is_cut(self.sender, self.receiver):
             self._held.append(data)
-        elif data:
+            return
+        if self._network.on_delivery is not None:
+            self._network.on_delivery(self.sender, self.receiver, data)
+        if data:
             self.arrived += data
         else:
             self.ended = True
@@ -323,6 +327,8 @@ class SimulatedNetwork:
         self._ports = itertools.count(40_000)
         self._sockets: dict[int, SimulatedSocket | SimulatedListener] = {}
         self._listeners: dict[Address, SimulatedListener] = {}
+        self.on_delivery: Callable[[Host, Host, bytes], None] | None = None
+        """Told of every piece of bytes that arrives."""
         loop.use(self)
 
     # -- what programs use ----------------------------------------------------------------------------

@@ -174,6 +174,7 @@ class SimulatedRegistry:
         self._delay = delay
         self.rng = rng
         self._heard: dict[int, float] = {}
+        self._hosts: dict[int, str] = {}
         self._watches: list[_Watch] = []
 
     def connect(self, host: str = "") -> SimulatedSession:
@@ -182,11 +183,18 @@ class SimulatedRegistry:
 
     def expire(self, session: int) -> bool:
         """End a session as if nothing had been heard of it; its ephemeral nodes go."""
+        self._hosts.pop(session, None)
         if self._heard.pop(session, None) is None:
             return False
         self.tree.remove_owned_by(session)
         self.changed()
         return True
+
+    def notice_death(self, host: str) -> None:
+        """End the sessions of a crashed host at once, as the registry of one machine does, which the kernel
+        tells of a dead process. Without this they end by their timeout."""
+        for session in [session for session, name in self._hosts.items() if name == host]:
+            self.expire(session)
 
     # -- for sessions ---------------------------------------------------------------------------------
 
@@ -194,9 +202,10 @@ class SimulatedRegistry:
         shortest, longest = self._delay
         return shortest + (longest - shortest) * self.rng.random()
 
-    def begin(self, now: float) -> int:
+    def begin(self, host: str, now: float) -> int:
         session = self.tree.next_transaction()
         self._heard[session] = now
+        self._hosts[session] = host
         return session
 
     def hear(self, session: int, now: float) -> None:
@@ -248,13 +257,15 @@ class SimulatedSession:
         return self._lost
 
     async def open(self) -> None:
-        self._session = await self._call(lambda: self._server.begin(self._now()), checked=False)
+        self._session = await self._call(lambda: self._server.begin(self._host, self._now()), checked=False)
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="registry session")
 
     async def renew(self) -> int:
         async with self._renewing:
             if self._lost.is_set():
-                self._session = await self._call(lambda: self._server.begin(self._now()), checked=False)
+                self._session = await self._call(
+                    lambda: self._server.begin(self._host, self._now()), checked=False
+                )
                 self._lost = asyncio.Event()
         return self._session
 

@@ -1,0 +1,172 @@
+"""A simulated world: brokers, clients, network and registry on one loop, all from one seed.
+
+    world = World(seed=7)
+    broker = world.broker("broker-1", {"num.partitions": 3})
+
+    async def scenario():
+        await broker.start()
+        client = world.client("client-1", broker)
+        ...
+        broker.crash(power=True)
+        await broker.start()
+
+    world.run(scenario())
+
+The same seed gives the same run, byte for byte: `trace` is a digest of all that passed over the network, by
+which two runs are compared. Each part of the world draws from a generator of its own, so that a change in one
+does not shift the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from ottla.broker.broker import Broker
+from ottla.config.values import BrokerConfig
+from ottla.peer.client import PeerClient
+from ottla.testing.disk import MemoryDisk
+from ottla.testing.simulation.loop import Host, SimulatedClock, SimulatedLoop
+from ottla.testing.simulation.network import SimulatedConnector, SimulatedNetwork, SimulatedSockets
+from ottla.testing.simulation.registry import SimulatedRegistry
+
+T = TypeVar("T")
+
+PORT = 9092
+DATA = Path("/data")
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop = SimulatedLoop(self.rng("loop"))
+        self.network = SimulatedNetwork(self.loop, self.rng("network"))
+        self.registry = SimulatedRegistry(
+            self.rng("registry"), delay=(0.0001, 0.002), is_cut=self._is_cut_from_registry
+        )
+        self._registry_host = Host("registry")
+        self._hosts: dict[str, Host] = {}
+        self._digest = hashlib.sha256()
+        self.network.on_delivery = self._note_delivery
+        self.deliveries = 0
+
+    def rng(self, purpose: str) -> Random:
+        """A generator for one purpose, which depends on the seed and on nothing else."""
+        return Random(f"{self.seed}/{purpose}")
+
+    def host(self, name: str) -> Host:
+        """The living host of this name; made anew after a crash."""
+        host = self._hosts.get(name)
+        if host is None or not host.alive:
+            host = self._hosts[name] = Host(name)
+        return host
+
+    def broker(self, name: str, settings: Mapping[str, object] | None = None) -> SimulatedBroker:
+        return SimulatedBroker(self, name, settings or {})
+
+    def client(self, host: str, broker: SimulatedBroker) -> PeerClient:
+        """A client on `host` that speaks to `broker`, over its restarts too."""
+        return PeerClient(
+            broker.address,
+            client_id=host,
+            sockets=SimulatedConnector(self.network, self.host(host)),
+            rng=self.rng(f"client {host}"),
+        )
+
+    def cut_from_registry(self, host: Host) -> None:
+        self.network.cut(host, self._registry_host)
+
+    def _is_cut_from_registry(self, host: str) -> bool:
+        return self.network.is_cut(self.host(host), self._registry_host)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run until `work` is done."""
+        return self.loop.run_until_complete(work)
+
+    def end(self) -> None:
+        """Drop everything. To be called once, whatever the run came to."""
+        self.loop.discard()
+
+    @property
+    def trace(self) -> str:
+        """A digest of all deliveries so far: when, between whom, and what."""
+        return self._digest.hexdigest()
+
+    def _note_delivery(self, sender: Host, receiver: Host, data: bytes) -> None:
+        self.deliveries += 1
+        self._digest.update(f"{self.loop.time():.9f} {sender.name}>{receiver.name} {len(data)} ".encode())
+        self._digest.update(data)
+
+
+class SimulatedBroker:
+    """A broker on a host of its own. Its disk outlives every crash."""
+
+    def __init__(self, world: World, name: str, settings: Mapping[str, object]) -> None:
+        self._world = world
+        self.name = name
+        self.address = (name, PORT)
+        self.host = world.host(name)
+        self.disk = MemoryDisk(SimulatedClock(world.loop, self.host))
+        self.disk.make_folder(DATA)
+        self._config = BrokerConfig.load(
+            overrides={
+                "listeners": f"PLAINTEXT://{name}:{PORT}",
+                "log.dirs": str(DATA),
+                **{key: str(value) for key, value in settings.items()},
+            }
+        )
+        self._rng = world.rng(f"broker {name}")
+        self._power = world.rng(f"power of {name}")
+        self._crashed = asyncio.Event()
+        self.broker: Broker | None = None
+        self.starts = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self.broker is not None
+
+    async def start(self) -> None:
+        """Start the broker; it takes clients when this returns."""
+        if self.broker is not None:
+            raise RuntimeError(f"{self.name} runs already")
+        world = self._world
+        self.host = world.host(self.name)
+        broker = Broker(
+            self._config,
+            clock=SimulatedClock(world.loop, self.host),
+            rng=self._rng,
+            disk=self.disk,
+            sockets=SimulatedSockets(world.network, self.host),
+            registry=lambda: world.registry.connect(self.name),
+        )
+        self.broker = broker
+        self.starts += 1
+        self._crashed = asyncio.Event()
+        starting = self.host.run(world.loop.create_task, broker.start())
+        crash = world.loop.create_task(self._crashed.wait())
+        await asyncio.wait([starting, crash], return_when=asyncio.FIRST_COMPLETED)
+        crash.cancel()
+        if starting.done():
+            starting.result()
+
+    async def stop(self) -> None:
+        """Stop as on SIGTERM."""
+        broker, self.broker = self.broker, None
+        if broker is not None:
+            await self.host.run(self._world.loop.create_task, broker.stop())
+
+    def crash(self, *, power: bool = False) -> None:
+        """End the broker as kill -9 does. With `power`, what was not synced may be gone as well."""
+        self.broker = None
+        self._crashed.set()
+        self.host.crash()
+        self._world.network.crash(self.host)
+        self._world.registry.notice_death(self.name)
+        if power:
+            self.disk.lose_power(self._power)
+        else:
+            self.disk.release_locks()
