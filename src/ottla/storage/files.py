@@ -91,6 +91,10 @@ class LockHeld(Exception):
 class Disk(Protocol):
     """What the log needs of a file system."""
 
+    @property
+    def has_latency(self) -> bool:
+        """Whether a sync waits for a device, so that several threads together wait less."""
+
     def open(self, path: Path, *, create: bool = False) -> File:
         """The file at `path`, for reading and writing. FileNotFoundError when it is not there."""
 
@@ -246,6 +250,8 @@ class RealLock:
 
 class RealDisk:
     """The file system of this machine."""
+
+    has_latency = True
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
         return RealFile(path, os.O_CREAT if create else 0)

@@ -317,9 +317,11 @@ class LogDirectory:
         if len(unsettled) >= _MANY:
             self._settle_together(unsettled)
         unsettled = [log for log in unsettled if not log.is_settled]
-        # Syncs that wait for the disk together cost little more than one.
-        with ThreadPoolExecutor(_closers(), "close-log") as threads:
-            outcomes = dict(zip(unsettled, threads.map(_close, unsettled), strict=True))
+        outcomes: dict[Log, bool] = {}
+        if self._disk.has_latency:
+            # Syncs that wait for the disk together cost little more than one.
+            with ThreadPoolExecutor(_closers(), "close-log") as threads:
+                outcomes.update(zip(unsettled, threads.map(_close, unsettled), strict=True))
         for log in self.logs.values():
             if log not in outcomes:
                 outcomes[log] = _close(log)

@@ -113,6 +113,8 @@ class _MemoryLock:
 class MemoryDisk:
     """A file system in memory. `files` are its names now; what a loss of power leaves is kept beside."""
 
+    has_latency = False
+
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._files: dict[Path, _Node] = {}
@@ -135,7 +137,7 @@ class MemoryDisk:
     def list(self, folder: Path) -> list[str]:
         if folder not in self._folders:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
-        return [path.name for path in [*self._files, *self._folders] if path.parent == folder]
+        return [path.name for path in [*self._files, *sorted(self._folders)] if path.parent == folder]
 
     def size(self, path: Path) -> int:
         return self.open(path).size
@@ -238,7 +240,7 @@ class MemoryDisk:
             groups = [each for each in groups if each.isdisjoint(pair)]
             groups.append(set(pair).union(*touching))
         for names in groups:
-            kept.update(dict.fromkeys(names, rng.random() < 0.5))
+            kept.update(dict.fromkeys(sorted(names), rng.random() < 0.5))
         return kept
 
     def copy(self) -> MemoryDisk:
@@ -265,7 +267,7 @@ class MemoryDisk:
             node = now if before is now or is_kept else before
             if node is not None and path.parent in self._folders:
                 names[path] = node
-        for node in set(names.values()):
+        for node in dict.fromkeys(names.values()):
             node.lose_power(rng)
         self._files = names
         self._synced_files = dict(names)
@@ -304,6 +306,10 @@ class FaultyDisk:
 
     def is_cold(self, path: Path) -> bool:
         return self.read_seconds > 0 and self._cold in str(path)
+
+    @property
+    def has_latency(self) -> bool:
+        return self._disk.has_latency
 
     def fail(self, operation: str, code: int = errno.EIO, *, name: str = "") -> None:
         """Let an operation fail on paths that contain `name`.

@@ -76,16 +76,22 @@ class _Selector(selectors.BaseSelector):
         self.now = 0.0
         self._rng = rng
         self._keys: dict[int, selectors.SelectorKey] = {}
+        self.touched: dict[int, None] = {}
+        """The sockets that may be ready: something happened to them, or they were ready when last asked."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
         if fd in self._keys:
             raise KeyError(f"{fd} is registered already")
         key = self._keys[fd] = selectors.SelectorKey(fileobj, fd, events, data)
+        self.touched[fd] = None
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def drop(self, fd: int) -> None:
+        self._keys.pop(fd, None)
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         self.unregister(fileobj)
@@ -101,11 +107,16 @@ class _Selector(selectors.BaseSelector):
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
         sockets = self.sockets
-        if sockets is None:
+        if sockets is None or not self.touched:
             return []
-        ready = [
-            (key, events) for fd, key in self._keys.items() if (events := sockets.events(fd) & key.events)
-        ]
+        ready = []
+        for fd in list(self.touched):
+            key = self._keys.get(fd)
+            events = 0 if key is None else sockets.events(fd) & key.events
+            if key is not None and events:
+                ready.append((key, events))
+            else:
+                del self.touched[fd]
         if len(ready) > 1:
             self._rng.shuffle(ready)
         return ready
@@ -131,6 +142,14 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def use(self, sockets: Sockets) -> None:
         """Ask this network for the readiness of sockets."""
         self._virtual.sockets = sockets
+
+    def touch(self, fd: int) -> None:
+        """Something happened to a socket: it may be ready now."""
+        self._virtual.touched[fd] = None
+
+    def forget(self, fd: int) -> None:
+        """A socket is gone without having been closed."""
+        self._virtual.drop(fd)
 
     def time(self) -> float:
         return self._virtual.now

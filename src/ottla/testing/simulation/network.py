@@ -45,10 +45,11 @@ def _error(code: int) -> OSError:
 class _Pipe:
     """One direction of a connection: bytes on their way, bytes that arrived, and how it ended."""
 
-    def __init__(self, network: SimulatedNetwork, sender: Host, receiver: Host) -> None:
+    def __init__(self, network: SimulatedNetwork, sender: SimulatedSocket, receiver: SimulatedSocket) -> None:
         self._network = network
-        self.sender = sender
-        self.receiver = receiver
+        self._ends = (sender.fileno(), receiver.fileno())
+        self.sender = sender.host
+        self.receiver = receiver.host
         self.arrived = bytearray()
         self._under_way: deque[bytes] = deque()
         self._held: deque[bytes] = deque()  # sent into a cut
@@ -83,6 +84,7 @@ class _Pipe:
         data = bytes(self.arrived[:count])
         del self.arrived[: len(data)]
         self._size -= len(data)
+        self._network.loop.touch(self._ends[0])
         return data
 
     def end(self) -> None:
@@ -96,6 +98,8 @@ class _Pipe:
         self._under_way.clear()
         self._held.clear()
         self.arrived.clear()
+        for fd in self._ends:
+            self._network.loop.touch(fd)
 
     def mend(self) -> None:
         """The cut is over: what was held back is on its way again."""
@@ -127,6 +131,7 @@ class _Pipe:
             self.arrived += data
         else:
             self.ended = True
+        self._network.loop.touch(self._ends[1])
 
 
 class SimulatedSocket:
@@ -226,9 +231,11 @@ class SimulatedSocket:
 
     def join(self, local: Address, remote: Address, out: _Pipe, incoming: _Pipe) -> None:
         self._local, self._remote, self._out, self._in = local, remote, out, incoming
+        self._network.loop.touch(self._fd)
 
     def fail_to_connect(self, code: int) -> None:
         self._connect_error = code
+        self._network.loop.touch(self._fd)
 
     def break_off(self) -> None:
         """A reset: both ends get an error at their next call."""
@@ -303,6 +310,7 @@ class SimulatedListener:
         if len(self._waiting) >= self._backlog:
             return False
         self._waiting.append(end)
+        self._network.loop.touch(self._fd)
         return True
 
     @property
@@ -385,6 +393,7 @@ class SimulatedNetwork:
             elif isinstance(each, SimulatedSocket) and each.host is host:
                 each.break_off()
                 self._sockets.pop(fd, None)
+                self.loop.forget(fd)
 
     def is_cut(self, sender: Host, receiver: Host) -> bool:
         return bool(self._cut) and (sender.name, receiver.name) in self._cut
@@ -429,8 +438,7 @@ class SimulatedNetwork:
             self.loop.call_at(due, client.fail_to_connect, errno.ETIMEDOUT, context=self.context)
             return
         server = self._add(SimulatedSocket(self, listener.host))
-        there = _Pipe(self, client.host, listener.host)
-        back = _Pipe(self, listener.host, client.host)
+        there, back = _Pipe(self, client, server), _Pipe(self, server, client)
         local = (client.host.name, next(self._ports))
         server.join(address, local, back, there)
         if not listener.offer(server):
