@@ -13,8 +13,8 @@ byte from it to the end: structure, CRC, offsets. What it finds, it notes in ind
 * Anything else that is wrong (a batch that is whole and wrong, one with more batches or segments behind it,
   one before the recovery point, a segment that is missing) is no crash but damage. To cut there would lose
   what was acknowledged, so the partition goes offline and says which byte of which file is wrong.
-* Only when the machine itself was off may all behind the recovery point be torn: it forgets unsynced bytes in
-  any order. Then the log ends at the first tear.
+* Only when the machine itself was off may all behind the recovery point be torn: it forgets unsynced bytes
+  and file names in any order. Then the log ends at the first tear, which may be its very start.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ class Loader:
             recovery_point, log_start_offset = closed_as.end_offset, closed_as.log_start_offset
         self._recovery_point = recovery_point
         self._known_start = log_start_offset
+        self._torn_at_start = False
         self._log_start = log_start_offset or 0
         self._deleted_files: list[Path] = []
         self._now = clock.now_ms()
@@ -212,6 +213,11 @@ class Loader:
             segment = Segment(self._disk, self._folder, base, size, self._open_segments, self._now)
             segment.sealed = base != bases[-1]
             self._segments.append(segment)
+        if self._torn_at_start:
+            for segment in list(self._segments):
+                self._report.truncated_bytes += segment.size
+                self._remove_segment(segment)
+            bases.clear()
         if self._closed_as is not None:
             self._compare(self._closed_as)
         known = set(bases)
@@ -242,6 +248,9 @@ class Loader:
             return
         if not bases and start == self._recovery_point == 0:
             return  # nothing was ever synced
+        if self._power_lost and self._recovery_point <= start:
+            self._torn_at_start = True  # the name of the first segment never reached the disk
+            return
         found = f"the first segment is {file_name(bases[0], LOG_SUFFIX)}" if bases else "there is no segment"
         raise Offline(
             f"the segment that holds offset {start} is missing in {self._folder}: {found}, but the log "

@@ -361,3 +361,36 @@ def test_what_a_failed_roll_left_in_the_middle_hides_no_record(clean: bool) -> N
     assert log.failure is None
     assert offsets(log) == list(range(15))
     assert offsets(log, start=last_of_first) == list(range(last_of_first, 15))
+
+
+class TestFirstSegmentLostWithThePower:
+    """A machine without power may forget the name of a first segment that was never synced."""
+
+    def restarted_without_first(self, *, flushed: bool, power_lost: bool) -> Store:
+        store = filled()
+        if flushed:
+            store.log.flush()
+        store.directory._checkpoint_recovery_points()
+        store.directory._checkpoint_log_starts()
+        store.directory.abandon()
+        store.disk.remove(store.folder / f"{FIRST}.log")
+        if power_lost:
+            store.disk._boots += 1
+        store._open()
+        store.log = store.directory.logs["topic", 0]
+        return store
+
+    def test_the_log_is_torn_at_its_start_and_goes_on_empty(self) -> None:
+        store = self.restarted_without_first(flushed=False, power_lost=True)
+        assert store.log.failure is None
+        assert (store.log.log_start_offset, store.log.end_offset) == (0, 0)
+        assert store.report.truncated_bytes > 0
+        assert store.log.append(from_producer(0), 9).first_offset == 0
+
+    @pytest.mark.parametrize(("flushed", "power_lost"), [(True, True), (False, False), (True, False)])
+    def test_what_was_synced_or_is_missing_without_a_loss_of_power_is_damage(
+        self, flushed: bool, power_lost: bool
+    ) -> None:
+        store = self.restarted_without_first(flushed=flushed, power_lost=power_lost)
+        assert store.log.failure is not None
+        assert "is missing" in store.log.failure.message
