@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from ottla.protocol.batches import CONTROL, BatchHeader
 from ottla.storage.files import File
@@ -25,7 +26,7 @@ def replay(
 ) -> int:
     """Note the batches from `start_offset` to `end_offset`; how many there were. Damaged on nonsense."""
     count = 0
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+    for segment, following in zip_longest(segments, segments[1:]):
         if segment.base_offset >= end_offset:
             break
         if segment.size == 0 or (following is not None and following.base_offset <= start_offset):

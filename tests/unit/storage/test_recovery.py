@@ -394,3 +394,20 @@ class TestFirstSegmentLostWithThePower:
         store = self.restarted_without_first(flushed=flushed, power_lost=power_lost)
         assert store.log.failure is not None
         assert "is missing" in store.log.failure.message
+
+    def test_a_snapshot_that_is_left_of_lost_segments_keeps_nothing_from_opening(self) -> None:
+        """Nothing was checkpointed before the loss, so what is left is all that is known of the log."""
+        store = filled()
+        store.directory.abandon()
+        names = sorted(store.files(".log"))
+        for name in names[:-1]:
+            store.disk.remove(store.folder / name)
+        for name in sorted(store.files(".snapshot"))[1:]:
+            store.disk.remove(store.folder / name)
+        store.disk._boots += 1
+        store._start()
+        store.log.recovery_point = store.log.end_offset
+        store.directory._checkpoint_recovery_points()
+        log = store.crash()
+        assert log.failure is None
+        assert (log.log_start_offset, log.end_offset) == (int(names[-1].split(".")[0]), 60)
