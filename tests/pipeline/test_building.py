@@ -287,6 +287,13 @@ def test_a_function_with_state_says_what_it_needs(runs: StageRuns, monkeypatch: 
         runs.build(nothing)
 
 
+def test_a_pipeline_over_spark_connect_is_refused_with_what_to_do(runs: StageRuns) -> None:
+    declared = stage(topic("clicks", json=CLICK), to=topic("b"), name="f")(lambda frame: frame)
+    connected: Any = object()  # a session of Spark Connect has no JVM
+    with pytest.raises(StageError, match=r"does not run over Spark Connect .* such as local"):
+        building.build(connected, declared.__stage__, runs.context())  # type: ignore[attr-defined]
+
+
 def keep_all(frame: DataFrame) -> DataFrame:
     return frame
 

@@ -234,6 +234,7 @@ AVSC = json.dumps(AVRO)
         ),
         (lambda: declared(CLICKS, to=topic(pattern="x.*")), "writes to one topic by its name"),
         (lambda: declared(CLICKS, to=[lake("x"), lake("x")]), "writes lake x twice"),
+        (lambda: declared(CLICKS, to=[lake("x"), lake("./y/../x")]), "writes lake ./y/../x twice"),
         (lambda: declared(CLICKS, to=topic("b"), mode="apend"), "did you mean append?"),
         (lambda: declared(CLICKS, to=lake("x"), mode="complete"), "a lake keeps every batch"),
         (lambda: declared(CLICKS, to=topic("b"), bad="ignore"), "is not one of dead-letter, fail, drop"),

@@ -116,10 +116,6 @@ class BuiltStage:
         """Where bad records go, if they go anywhere."""
         return None if self._letters is None else self._letters.topic
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For Spark Connect, which runs `write_batch` in a process of the server; a session cannot follow."""
-        return {**self.__dict__, "frame": None, "inputs": (), "_columns": {}}
-
     def writer(
         self, *, once: bool = False, write_batch: Callable[[DataFrame, int], None] | None = None
     ) -> DataStreamWriter:
@@ -164,8 +160,8 @@ class BuiltStage:
                 self._write(shared, number, output, query_id, batch_id)
                 self.deliveries.done(label)
             if self._letters is not None:
-                owner = spark if self.frame is None else self.frame.sparkSession
-                self._letters.deliver(spark, batch_id, seen_in_batch(owner, query_id), self.deliveries)
+                seen = seen_in_batch(self.frame.sparkSession, query_id)
+                self._letters.deliver(spark, batch_id, seen, self.deliveries)
         except Exception as error:
             self.deliveries.failed()
             told = explain_failure(error, self.stage, self.inputs) if self.stage.bad == "fail" else None
@@ -185,12 +181,8 @@ class BuiltStage:
             from ottla.pipeline.lakes.batches import write_lake
 
             assert query_id is not None, "Spark writes the query's id before its first batch"
-            # Outputs that go to the same lake are told apart by their order; others do not count.
-            before = sum(
-                isinstance(each, Lake) and each.path == output.path for each in self.stage.outputs[:number]
-            )
             target = lake_target(rows, output, f"stage {self.stage.name}")
-            write_lake(rows, target, query_id=query_id, batch_id=batch_id, output=before)
+            write_lake(rows, target, query_id=query_id, batch_id=batch_id)
             return
         assert output.name is not None
         if number not in self._columns:  # made once, for making them costs as much as a small batch
@@ -210,6 +202,11 @@ def build(
         raise StageError(
             f"no connector {context.connector!r}{nearest(context.connector, CONNECTORS)}; there are"
             f" {' and '.join(CONNECTORS)}"
+        )
+    if not hasattr(spark, "_jsparkSession"):
+        raise StageError(
+            f"{what}: a pipeline writes its batches from the driver's own process and does not run over Spark"
+            " Connect (sc://); give another master, such as local[2] or spark://host:7077"
         )
     if stage.real_time and context.connector != "kafka":
         raise StageError(
@@ -323,9 +320,8 @@ def _check_mode(spark: SparkSession, stage: Stage, frame: DataFrame) -> None:
 
     Asked now so that `ottla pipeline check` can tell it, and with the stage's name.
     """
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is None:
-        return  # Spark Connect: the server says it when the query starts
+    jvm = spark._jvm
+    assert jvm is not None
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[stage.mode]()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -336,8 +332,6 @@ def _check_mode(spark: SparkSession, stage: Stage, frame: DataFrame) -> None:
 
 
 def _query_id(spark: SparkSession) -> str | None:
-    """The id of the query whose batch this thread is in; None where Spark Connect hides it."""
-    if not hasattr(spark, "_jsparkSession"):
-        return None
+    """The id of the query whose batch this thread is in."""
     found: str | None = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     return found

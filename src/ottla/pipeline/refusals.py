@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ottla.pipeline.declarations import (
@@ -55,10 +56,12 @@ def check_stage(what: str, declared: Stage) -> None:
         if not isinstance(output, Topic | Lake):
             raise StageError(f"{what}: to= takes topic(...) and lake(...), not {output!r}")
         _check_output(what, declared, output)
-    paths = [output.path for output in outputs if isinstance(output, Lake)]
-    for path in paths:
-        if paths.count(path) > 1:
-            raise StageError(f"{what}: writes lake {path} twice; one of them would replace the other's files")
+    paths: set[str] = set()
+    for lake in (output for output in outputs if isinstance(output, Lake)):
+        folder = lake.path if "://" in lake.path else str(Path(lake.path).expanduser().resolve())
+        if folder in paths:
+            raise StageError(f"{what}: writes {lake.title} twice; one would replace the other's files")
+        paths.add(folder)
     check_choice(what, "mode", declared.mode, MODES)
     check_choice(what, "bad", declared.bad, BAD_RECORDS)
     _check_trigger(what, declared.trigger)

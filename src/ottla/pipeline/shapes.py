@@ -30,7 +30,6 @@ _STATEFUL = (
 _WITH_TYPES = ("Aggregate", "Join")
 _NUMBER = re.compile(r"#\d+L?")
 _ALIAS = re.compile(r" AS (`[^`]+`|[\w.]+(\([^)]*\))?)")
-_TREE = re.compile(r"^[\s:|+\-~]*")
 _ALL_FIELDS = 10_000
 
 
@@ -46,12 +45,6 @@ def shape_of(stage: Stage, frame: DataFrame) -> dict[str, Any]:
 
 def stateful_operators(frame: DataFrame) -> list[dict[str, Any]]:
     """The operators of a streaming frame that keep state, from the result down."""
-    if not hasattr(frame, "_jdf"):
-        # Spark Connect shows the plan as text only: without types, and not telling streams from tables.
-        plan: str = frame._explain_string(extended=True)  # type: ignore[operator]
-        text = plan.partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
-        lines = [_TREE.sub("", line) for line in text.splitlines()]
-        return [{"operator": _plain(line)} for line in lines if line.split(" ", 1)[0] in _STATEFUL]
     found: list[dict[str, Any]] = []
     # Asking the frame for its optimised plan is refused for streams, so the optimiser is asked.
     optimizer = frame.sparkSession._jsparkSession.sessionState().optimizer()

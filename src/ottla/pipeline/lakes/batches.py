@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 __all__ = ["LakeError", "LakeSummary", "commit_batch", "write_lake"]
 
 
-def write_lake(df: DataFrame, target: Lake, *, query_id: str, batch_id: int, output: int = 0) -> LakeSummary:
+def write_lake(df: DataFrame, target: Lake, *, query_id: str, batch_id: int) -> LakeSummary:
     """Writes the rows of a batch exactly once, to be called from `foreachBatch`.
 
-    `output` tells apart several outputs of one stage that go to the same path.
+    A stage writes a lake once (`refusals`), so its query is one writer there.
     """
-    writer = Writer(query_id, output)
+    writer = Writer(query_id)
     if target.format == "delta":
         from ottla.pipeline.lakes.delta import write_delta
 

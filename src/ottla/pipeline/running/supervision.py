@@ -250,10 +250,8 @@ class StageWatch(threading.Thread):
         return session
 
     def _start(self, built: BuiltStage, gate: BatchGate, query_name: str) -> StreamingQuery:
-        # Spark Connect carries the function to its server, where a gate of this process has no say.
-        write_batch = gate if is_classic(self._around.spark) else None
         return (
-            built.writer(once=self._around.once, write_batch=write_batch)
+            built.writer(once=self._around.once, write_batch=gate)
             .queryName(query_name)
             .option("checkpointLocation", self._folder.spark_checkpoint)
             .start()
@@ -306,15 +304,8 @@ class StageWatch(threading.Thread):
         return gate.error if gate.error is not None else str(error)
 
 
-def is_classic(spark: SparkSession) -> bool:
-    """True when the driver is a JVM of this process; a Spark Connect session has none."""
-    return hasattr(spark, "_jsparkSession")
-
-
 def session_alive(spark: SparkSession) -> bool:
     """Whether the session can still be asked for anything."""
-    if not is_classic(spark):
-        return True
     from py4j.protocol import Py4JError
 
     try:
@@ -325,8 +316,6 @@ def session_alive(spark: SparkSession) -> bool:
 
 def copy_session(spark: SparkSession) -> SparkSession:
     """A session with the same settings, views and functions, whose settings can be changed apart."""
-    if not is_classic(spark):
-        return spark.newSession()
     from pyspark.sql import SparkSession as Session
 
     return Session(spark.sparkContext, spark._jsparkSession.cloneSession())
@@ -334,8 +323,7 @@ def copy_session(spark: SparkSession) -> SparkSession:
 
 def _use_pool(spark: SparkSession, pool: str) -> None:
     """Queries started by this thread share the cores with others by turns, one pool per stage."""
-    if is_classic(spark):
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
 
 
 def _next(notes: SimpleQueue[Note]) -> Note | None:

@@ -298,7 +298,6 @@ class SinkOptions:
     acks: int = -1
     compression: str = "none"
     batch_bytes: int = 1 << 20
-    linger: float = 0.0
     idempotent: bool = True
     client_id: str = "ottla-spark"
     connect_timeout: float = 10.0
@@ -329,7 +328,6 @@ class SinkOptions:
             acks=-1 if acks == "all" else int(acks),
             compression=codec,
             batch_bytes=given.number("kafka.batch.size", least=0) or cls.batch_bytes,
-            linger=given.seconds("kafka.linger.ms", cls.linger, least=0),
             idempotent=given.yes("kafka.enable.idempotence", acks in ("all", "-1")),
             client_id=given.text("kafka.client.id") or cls.client_id,
             connect_timeout=given.seconds("kafka.socket.connection.setup.timeout.ms", cls.connect_timeout),

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from ottla.pipeline.topics.options import OptionError, SinkOptions
 from ottla.pipeline.topics.writing import WriteSummary, write_rows
 
-__all__ = ["BatchSink", "StreamSink", "Written", "check_columns", "stream_writer", "writer"]
+__all__ = ["BatchSink", "StreamSink", "Written", "check_columns"]
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -94,16 +94,6 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _log_total(f"batch {batchId} failed and will be written again; what it had written stays:", messages)
-
-
-def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
-    """What `OttlaDataSource.writer` gives to Spark."""
-    return BatchSink(options, schema, overwrite)
-
-
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
-    """What `OttlaDataSource.streamWriter` gives to Spark."""
-    return StreamSink(options, schema, overwrite)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
