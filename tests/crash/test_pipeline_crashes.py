@@ -1,9 +1,10 @@
 """A pipeline's driver, and its broker, are killed again and again; topics lose nothing, the lake has all
 once.
 
-Two stages read the same topic: one writes a topic, the other a lake. The second puts each row into a folder
-at random, so that a batch which is run again looks different from the first time: whatever a crash left of
-the first must go. While it goes on, the lake is compacted too.
+Two stages read the same topic, through a pattern: one writes two topics, the other a lake. The second puts
+each row into a folder at random, so that a batch which is run again looks different from the first time:
+whatever a crash left of the first must go. While it goes on, the lake is compacted, and the topic gets one
+more partition.
 
 A topic may have a row more than once, but only for a reason: it belongs to a batch that was begun and not
 finished when somebody was killed, or when the stage failed and was started again. That is checked record by
@@ -23,7 +24,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from broker_process import BrokerProcess
 from crash.load import read_all
@@ -36,10 +37,10 @@ PIPELINE = """
 from ottla.pipeline import lake, stage, topic
 
 limits = {{"startingOffsets": "earliest", "maxOffsetsPerTrigger": "{limit}"}}
-clicks = topic("clicks", json="id long", options=limits)
+clicks = topic(pattern="^clicks", json="id long", options=limits)
 
 
-@stage(clicks, to=topic("copies"))
+@stage(clicks, to=[topic("copies"), topic("others")])
 def copy(rows):
     return rows
 
@@ -49,6 +50,7 @@ def keep(rows):
     return rows.selectExpr("id", "concat('f', cast(rand() * 3 as int)) folder")
 """
 STAGES = ("copy", "keep")
+COPIES = ("copies", "others")
 MOMENTS = ("any time", "any time", "rows on the topic", "files in the lake", "while it starts")
 """When to kill. Between writing and the end of a batch there are milliseconds, which chance seldom meets."""
 
@@ -59,6 +61,8 @@ class Clicks(threading.Thread):
     def __init__(self, bootstrap: str) -> None:
         super().__init__(name="clicks")
         self.sent = 0
+        self._partitions = PARTITIONS
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self.places: dict[int, tuple[int, int]] = {}
         self.errors: list[str] = []
         self._ending = threading.Event()
@@ -80,11 +84,21 @@ class Clicks(threading.Thread):
                 self._producer.produce(
                     "clicks",
                     b'{"id": %d}' % self.sent,
-                    partition=self.sent % PARTITIONS,
+                    partition=self.sent % self._partitions,
                     on_delivery=self._delivered,
                 )
                 self.sent += 1
             self._producer.poll(0)
+
+    def grow(self) -> None:
+        """Add a partition to the topic, and write to it from now on."""
+        (future,) = self._admin.create_partitions([NewPartitions("clicks", PARTITIONS + 1)]).values()
+        future.result(30)
+        await_true(
+            lambda: len(self._producer.list_topics("clicks", 30).topics["clicks"].partitions) > PARTITIONS,
+            "the producer does not see the new partition",
+        )
+        self._partitions = PARTITIONS + 1
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
@@ -134,14 +148,14 @@ def run_crashes(folder: Path, kills: int, broker_kills: int) -> None:
     excuses = Excuses()
     with BrokerProcess(folder) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        wanted = [NewTopic(name, PARTITIONS, 1) for name in ("clicks", "copies")]
+        wanted = [NewTopic(name, PARTITIONS, 1) for name in ("clicks", *COPIES)]
         for future in admin.create_topics(wanted).values():
             future.result(30)
         clicks = Clicks(broker.bootstrap_servers)
         clicks.start()
         with PipelineProcess(file, broker.bootstrap_servers, folder / "checkpoints", "clicks") as driver:
             try:
-                _kill_and_restart(rng, driver, broker, lake, excuses, kills, broker_kills)
+                _kill_and_restart(rng, driver, broker, lake, excuses, clicks, kills, broker_kills)
             finally:
                 clicks.finish()
             # What is left in large batches; another limit is a change that a checkpoint follows.
@@ -151,7 +165,8 @@ def run_crashes(folder: Path, kills: int, broker_kills: int) -> None:
             excuses.add("a stage failed and was started again", driver.restarts("copy", last.committed))
             excuses.note(driver.ranges("copy"))
             await_true(lambda: not driver.stragglers, "processes of killed drivers stayed")
-        _check_topic(broker, clicks, excuses)
+        for name in COPIES:
+            _check_topic(broker, name, clicks, excuses)
     _check_lake(lake, clicks.sent)
     compact_lake(lake)
     _check_lake(lake, clicks.sent)
@@ -164,6 +179,7 @@ def _kill_and_restart(
     broker: BrokerProcess,
     lake: Path,
     excuses: Excuses,
+    clicks: Clicks,
     kills: int,
     broker_kills: int,
 ) -> None:
@@ -178,6 +194,8 @@ def _kill_and_restart(
             moment.wait(rng.uniform(1.0, 12.0))
         else:
             driver.await_progress(before, rng.randrange(1, 4))
+        if kill == 0:
+            clicks.grow()
         if kill in with_broker:
             at_work = {stage: driver.position(stage) for stage in STAGES}
             broker.kill()
@@ -238,10 +256,10 @@ def _compact(lake: Path) -> None:
         assert "no lake" in str(error)
 
 
-def _check_topic(broker: BrokerProcess, clicks: Clicks, excuses: Excuses) -> None:
+def _check_topic(broker: BrokerProcess, name: str, clicks: Clicks, excuses: Excuses) -> None:
     counts: Counter[int] = Counter()
     for partition in range(PARTITIONS):
-        for _, value in read_all(broker.bootstrap_servers, "copies", partition):
+        for _, value in read_all(broker.bootstrap_servers, name, partition):
             counts[int(value[len(b'{"id":') : -1])] += 1
     missing = sorted(set(range(clicks.sent)) - counts.keys())
     assert missing == [], f"{len(missing)} of {clicks.sent} are missing, the first {missing[:5]}"
@@ -256,7 +274,7 @@ def _check_topic(broker: BrokerProcess, clicks: Clicks, excuses: Excuses) -> Non
         else:
             unexplained.append((number, clicks.places[number], count))
     more = sum(doubled.values()) - len(doubled)
-    print(f"topic: {clicks.sent} records, none missing, {more} more than once: {dict(by_reason)}")
+    print(f"{name}: {clicks.sent} records, none missing, {more} more than once: {dict(by_reason)}")
     assert unexplained == [], f"{len(unexplained)} doubles without a reason: {unexplained[:5]}"
 
 

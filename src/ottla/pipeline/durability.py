@@ -52,7 +52,8 @@ class SparkFiles:
 
     def _sync_folder(self, folder: Path, known: dict[str, _Entries], *, deep: bool) -> None:
         try:
-            entries = list(os.scandir(folder))
+            # Not the checksums that Hadoop writes beside each file: it goes without one that cannot be read.
+            entries = [entry for entry in os.scandir(folder) if not entry.name.endswith(".crc")]
         except FileNotFoundError:
             return
         # With the inode: a batch that runs again writes the same names anew.
