@@ -401,7 +401,7 @@ def test_a_stream_that_runs_its_last_batch_again_leaves_it_once(tmp_path: Path, 
     ("target", "words"),
     [
         (Lake("x", ("nobody",)), "cannot partition by nobody: the frame has id, name"),
-        (Lake("x", ("id", "name")), "all columns are partition columns"),
+        (Lake("x", ("id", "name")), "every column is in partition_by"),
         (Lake("x", options={"compression": "zip"}), "compression 'zip': one of snappy, zstd"),
         (Lake("x", options={"mode": "fast"}), "unknown option mode"),
     ],

@@ -52,10 +52,10 @@ def source(bootstrap: str, **options: str) -> SourceOptions:
     return SourceOptions.parse({"kafka.bootstrap.servers": bootstrap, **given})
 
 
-def test_a_record_at_any_leader_ends_the_wait_and_progress_is_committed(kafka: str) -> None:
+def test_a_record_at_any_leader_ends_the_wait_and_progress_is_committed(kafka: str, tmp_path: Path) -> None:
     topic = make_topic(kafka, "watched", 4)
-    options = source(kafka, subscribe=topic, startingOffsets="earliest", kafka_fetch_max_wait_ms="20000")
-    stream = StreamDriver(options)
+    options = {"startingOffsets": "earliest", "kafka_fetch_max_wait_ms": "20000"}
+    stream = StreamDriver(source(kafka, subscribe=topic, offsetsFile=f"{tmp_path}/file.json", **options))
     try:
         start = stream.initial()
         assert len({leader for leader, _ in stream.brokers.leaders.values()}) == 2, "two leaders are watched"
@@ -82,7 +82,7 @@ def test_a_record_at_any_leader_ends_the_wait_and_progress_is_committed(kafka: s
         stream.close()
 
 
-def test_positions_times_groups_and_losses(kafka: str) -> None:
+def test_positions_times_groups_and_losses(kafka: str, tmp_path: Path) -> None:
     topic = make_topic(kafka, "positions", 1)
     for moment in (1_000, 2_000, 3_000, 4_000):
         write(kafka, topic, [str(moment)], timestamp=moment)
@@ -96,7 +96,8 @@ def test_positions_times_groups_and_losses(kafka: str) -> None:
     delete_before(kafka, topic, 3)
     with pytest.raises(DataLost):
         batch_ranges(by_group)
-    weighed = StreamDriver(source(kafka, subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="1"))
+    options = {"startingOffsets": "earliest", "maxBytesPerTrigger": "1"}
+    weighed = StreamDriver(source(kafka, subscribe=topic, offsetsFile=f"{tmp_path}/file.json", **options))
     try:
         assert weighed.latest(weighed.initial()) == {topic: {"0": 4}}, "at least one record"
     finally:
