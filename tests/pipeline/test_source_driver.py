@@ -383,8 +383,7 @@ def test_a_topic_that_is_deleted_is_data_loss(
     assert lenient.latest(end) == {topic: {"0": 1, "1": 0}}, "the other topics go on"
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("length", [0, 1, 3, 5])
+@pytest.mark.parametrize(("length", "restarted"), [(0, False), (3, True), (5, False), (5, True)])
 def test_a_topic_made_anew_is_data_loss_however_long_it_is(
     broker: InProcessBroker,
     topic: str,
