@@ -54,6 +54,7 @@ class Flushing:
         "_epochs",
         "_epochs_written",
         "_folder",
+        "_has_epochs_file",
         "_has_replicated_gaps",
         "_is_marked",
         "_is_new",
@@ -88,7 +89,7 @@ class Flushing:
         self._is_marked = False
         self._has_replicated_gaps = False
         self._last = clock.monotonic()  # the wall clock may jump back, and hold up a flush
-        self._epochs_written = True
+        self._epochs_written = self._has_epochs_file = True
         self.epochs_dirty = False  # their file, as it should be, may not be on disk
         self.one_at_a_time = threading.Lock()
 
@@ -103,7 +104,21 @@ class Flushing:
         except OSError as problem:
             logger.warning("%s: cannot write %s: %s", self._name, LEADER_EPOCHS, problem)
         else:
-            self._epochs_written = True
+            self._epochs_written = self._has_epochs_file = True
+
+    def epochs_file_is_missing(self) -> None:
+        """There is none yet."""
+        self._has_epochs_file = False
+        self.epochs_changed()
+
+    def _spares_epochs(self, end_offset: int) -> bool:
+        """Whether a stop need not make the epochs' file: the few batches of a short log tell the same."""
+        return (
+            not self._has_epochs_file
+            and len(self._row.segments) == 1
+            and self._row.segments[0].has_no_index_entries()
+            and all(start < end_offset for _, start in self._epochs.entries)
+        )
 
     def epochs_changed(self) -> None:
         """The epochs' file has to be written, by the next flush at the latest."""
@@ -149,7 +164,7 @@ class Flushing:
         if self._row.size == 0:
             return not len(self._producers)
         return (
-            not self.epochs_dirty
+            (not self.epochs_dirty or self._spares_epochs(end_offset))
             and (end_offset in self._row.snapshots.offsets or self._row.needs_no_snapshot(self._producers))
             and self._row.segments[-1].indexes_are_finished
         )
@@ -186,10 +201,11 @@ class Flushing:
 
     def write_all(self, end_offset: int) -> None:
         """Write what a start after a clean stop wants to find. ApiError when the disk refuses."""
-        if not self._epochs_written:
+        spares_epochs = self._spares_epochs(end_offset)
+        if not self._epochs_written and not spares_epochs:
             self.write_epochs()
         try:
-            if not self._epochs_written:
+            if not self._epochs_written and not spares_epochs:
                 raise OSError(errno.EIO, f"cannot write {LEADER_EPOCHS}")
             self._row.write_state(end_offset, self._producers, closing=True)
         except OSError as problem:
@@ -197,7 +213,8 @@ class Flushing:
 
     def all_is_synced(self) -> None:
         """The whole file system has been synced since `write_all`."""
-        self._is_new = self._row.folder_dirty = self.epochs_dirty = False
+        self._is_new = self._row.folder_dirty = False
+        self.epochs_dirty = not self._epochs_written
         self._last = self._clock.monotonic()
 
     def _metadata_file(self) -> list[File]:

@@ -294,9 +294,9 @@ class Log:
         if self.leader_epochs.assign(epoch, start_offset):
             self._flushing.write_epochs()
 
-    def epochs_are_unwritten(self) -> None:
-        """There is no epochs' file: the next flush or close makes it."""
-        self._flushing.epochs_changed()
+    def epochs_file_is_missing(self) -> None:
+        """There is no epochs' file: the next flush makes it, or a close, if it is of use."""
+        self._flushing.epochs_file_is_missing()
 
     def begin_epoch(self, epoch: int) -> None:
         """This replica became leader with `epoch`: its records begin where the log ends now."""

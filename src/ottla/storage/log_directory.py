@@ -268,7 +268,7 @@ class LogDirectory:
             failure=failure,
         )
         if loaded.no_epochs_file:
-            self.logs[key].epochs_are_unwritten()
+            self.logs[key].epochs_file_is_missing()
         return loaded.report
 
     def _log(
@@ -444,6 +444,7 @@ class LogDirectory:
             producers=ProducerStates(f"{topic}-{partition}"),
             snapshots=Snapshots(self._disk, folder),
         )
+        log.epochs_file_is_missing()
         return log
 
     def delete(self, topic: str, partition: int) -> None:

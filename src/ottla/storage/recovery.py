@@ -594,13 +594,21 @@ class Loader:
                 raise CorruptCheckpoint("it has changed since the log was closed")
             self._epochs = LeaderEpochs.decode(data)
         except FileNotFoundError:
-            return not any(segment.size for segment in self._segments)
+            return not any(segment.size for segment in self._segments) or self._epochs_were_spared()
         except CorruptCheckpoint as damage:
             logger.warning(
                 "%s: %s is damaged (%s); reading epochs from the log", self._name, LEADER_EPOCHS, damage
             )
             return False
         return True
+
+    def _epochs_were_spared(self) -> bool:
+        """Read the epochs from the batches where a clean stop makes no file: of a log that is so short."""
+        if not self._report.clean or len(self._segments) > 1 or not self._segments[0].has_no_index_entries():
+            return False
+        self._epochs_from_batches(0, self._segments[0].size)
+        expected = NOT_KNOWN if self._closed_as is None else self._closed_as.epochs_crc
+        return expected in (NOT_KNOWN, crc32c(self._epochs.encode()))
 
     def _epochs_fit(self, end_offset: int) -> bool:
         """Whether the epochs are those of the batches before `end_offset`, judged where each epoch begins."""

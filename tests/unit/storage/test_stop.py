@@ -94,6 +94,49 @@ def test_many_logs_are_synced_by_one_call() -> None:
         assert newest is not None
 
 
+def test_a_short_log_needs_no_epochs_file() -> None:
+    disk = CountingDisk(MemoryDisk())
+    directory = opened(disk)
+    for number in range(50):
+        log = directory.create("topic", number, TOPIC_ID, CONFIG)
+        log.begin_epoch(3)
+        log.append(batch(value=b"%d" % number), 3)
+    disk.made.clear()
+    directory.close()
+    assert [path for path in disk.made if path.parent != ROOT] == []
+    for _ in range(2):
+        disk.made.clear()
+        directory = opened(disk)
+        assert directory.was_clean
+        for log in directory.logs.values():
+            assert log.is_settled
+            assert log.leader_epochs.entries == [(3, 0)]
+        directory.close()
+        assert [path for path in disk.made if path.parent != ROOT] == []
+    directory = opened(disk)
+    log = directory.logs["topic", 7]
+    log.begin_epoch(4)
+    log.append(batch(value=b"more"), 4)
+    directory.abandon()
+    directory = opened(disk)
+    assert directory.logs["topic", 7].leader_epochs.entries == [(3, 0), (4, 1)]
+    directory.close()
+    directory = opened(disk)
+    assert directory.logs["topic", 7].leader_epochs.entries == [(3, 0), (4, 1)]
+
+
+def test_an_epoch_without_records_does_not_make_the_next_start_unclean() -> None:
+    disk = CountingDisk(MemoryDisk())
+    directory = opened(disk)
+    for number in range(50):
+        log = directory.create("topic", number, TOPIC_ID, CONFIG)
+        log.append(batch(), 0)
+        log.begin_epoch(1)
+    directory.close()
+    directory = LogDirectory(ROOT, disk, ManualClock(T0), config_for=lambda _: CONFIG)
+    assert all(report.clean for report in directory.open())
+
+
 def test_few_logs_are_synced_file_by_file() -> None:
     disk = CountingDisk(MemoryDisk())
     directory = filled(disk, 3)
