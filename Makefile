@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo quickstart test check kcat test-slow slow-tools bench bench-pipeline freeze wheel clean
+.PHONY: help install demo quickstart test check kcat test-slow slow-tools bench bench-pipeline simulate freeze wheel clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,11 @@ bench: install  ## Ottla beside Apache Kafka in one run, as a table of ratios
 
 bench-pipeline: install  ## the Spark source, sink and pipelines beside Spark's own Kafka connector
 	@$(BIN)/python -m bench.pipeline
+
+SEEDS ?= 200
+FIRST ?= 1
+simulate: install  ## SEEDS simulated runs of a broker under faults, from seed FIRST on
+	@cd tests && PYTHONPATH=. ../$(BIN)/python -m simulation.single_broker --seeds $(SEEDS) --first $(FIRST) --log
 
 freeze: install  ## write the versions now in .venv to constraints.txt
 	@{ sed '/^[^#]/,$$d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; } > constraints.new

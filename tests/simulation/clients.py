@@ -171,7 +171,7 @@ class Consumer:
     async def run(self, partition: Partition) -> None:
         offset = 0
         while True:
-            error, records = await fetch_once(self._client, partition, offset, 500)
+            error, records = await fetch_once(self._client, partition, offset, 1000)
             if error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 offset = 0  # the log is shorter after a loss of power
             elif error is not None and not error.retriable:
@@ -179,7 +179,7 @@ class Consumer:
             for at, value in records:
                 self._history.consume(partition, at, value, offset - 1)
                 offset = at + 1
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
 
 
 class Member:
@@ -258,7 +258,7 @@ class Member:
                 if records:
                     positions[n] = records[-1][0] + 1
                     await self._commit(n, positions[n])
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.0)
 
     async def _commit(self, partition: int, offset: int) -> None:
         part = OffsetCommitRequestPartition(

@@ -68,7 +68,7 @@ class Report:
     def __str__(self) -> str:
         outcome = self.violation or "ok"
         return (
-            f"seed {self.seed}: {outcome} ({self.requests} deliveries, {self.crashes} crashes, "
+            f"seed {self.seed}: {outcome} ({self.requests} requests, {self.crashes} crashes, "
             f"{self.acknowledged} acknowledged, {self.read} read, {self.commits} commits, "
             f"{self.generations} generations)"
         )
@@ -118,7 +118,7 @@ class Run:
             self.world.seed,
             violation,
             self.world.trace,
-            self.world.deliveries,
+            self.world.deliveries[self.broker.name],
             self.crashes,
             history.acknowledged,
             history.read,
@@ -136,7 +136,7 @@ class Run:
         for n in range(3):
             name = f"producer-{n}"
             producer = Producer(name, world.client(name, self.broker), self.history, world.rng(name))
-            tasks.append(asyncio.create_task(producer.run(everything, 0.25)))
+            tasks.append(asyncio.create_task(producer.run(everything, 0.5)))
         for partition in everything:
             consumer = Consumer(world.client(f"consumer of {partition}", self.broker), self.history)
             tasks.append(asyncio.create_task(consumer.run(partition)))
@@ -193,6 +193,11 @@ class Run:
         self.world.network.mend()
 
     async def _kill(self) -> None:
+        if self.rng.random() < 0.7:
+            # After the append and before the answer: in the middle of a request.
+            request = self.world.delivery(f"producer-{self.rng.randrange(3)}", self.broker.name)
+            await asyncio.wait([asyncio.ensure_future(request)], timeout=5.0)
+            await asyncio.sleep(self.rng.uniform(0.0, 0.002))
         self.crashes += 1
         self.broker.crash()
         await self._start_again()

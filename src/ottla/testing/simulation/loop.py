@@ -12,10 +12,11 @@ the garbage collector does not close their coroutines in the middle of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
+import gc
 import logging
 import selectors
+import sys
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
@@ -238,18 +239,32 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """End the run: what still waits is dropped, not finished, and nobody hears of it."""
         self.set_exception_handler(lambda *_: None)
         self._discarded = True
-        former = logging.root.manager.disable
+        log_level, unraisable = logging.root.manager.disable, sys.unraisablehook
         logging.disable(logging.CRITICAL)
+        sys.unraisablehook = lambda _: None
         try:
-            for task in self._tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                if not task.done():
-                    with contextlib.suppress(BaseException):  # whatever a dropped coroutine's `finally` does
-                        task.get_coro().close()
+            unfinished = [task for task in self._tasks if _dropped(task)]
+            if unfinished:
+                unfinished.clear()
+                self._tasks.clear()
+                gc.collect()  # what is left of them goes now, while it can say nothing
             self._tasks.clear()
         finally:
-            logging.disable(former)
+            sys.unraisablehook = unraisable
+            logging.disable(log_level)
             self.close()
+
+
+def _dropped(task: asyncio.Task[Any]) -> bool:
+    """Close the coroutine of a task that is not done; true when its `finally` wanted to go on."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    if task.done():
+        return False
+    try:
+        task.get_coro().close()
+    except BaseException:  # noqa: BLE001 - whatever the end of a dropped coroutine raises
+        return True
+    return False
 
 
 def _if_alive(host: Host, callback: Callable[..., object], args: tuple[Any, ...]) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from random import Random
@@ -52,7 +53,9 @@ class World:
         self._hosts: dict[str, Host] = {}
         self._digest = hashlib.sha256()
         self.network.on_delivery = self._note_delivery
-        self.deliveries = 0
+        self.deliveries: Counter[str] = Counter()
+        """How many pieces of bytes each host has received."""
+        self._awaited: list[tuple[str, str, asyncio.Future[None]]] = []
 
     def rng(self, purpose: str) -> Random:
         """A generator for one purpose, which depends on the seed and on nothing else."""
@@ -77,6 +80,12 @@ class World:
             rng=self.rng(f"client {host}"),
         )
 
+    async def delivery(self, sender: str, receiver: str) -> None:
+        """Wait for the next bytes that one host gets from another: a moment that chance seldom meets."""
+        arrived: asyncio.Future[None] = self.loop.create_future()
+        self._awaited.append((sender, receiver, arrived))
+        await arrived
+
     def cut_from_registry(self, host: Host) -> None:
         self.network.cut(host, self._registry_host)
 
@@ -97,7 +106,11 @@ class World:
         return self._digest.hexdigest()
 
     def _note_delivery(self, sender: Host, receiver: Host, data: bytes) -> None:
-        self.deliveries += 1
+        self.deliveries[receiver.name] += 1
+        for awaited in [each for each in self._awaited if each[:2] == (sender.name, receiver.name)]:
+            self._awaited.remove(awaited)
+            if not awaited[2].done():
+                awaited[2].set_result(None)
         self._digest.update(f"{self.loop.time():.9f} {sender.name}>{receiver.name} {len(data)} ".encode())
         self._digest.update(data)
 
