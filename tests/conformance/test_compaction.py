@@ -120,3 +120,10 @@ def test_damage_is_shown_as_the_reason_and_hurts_no_other_partition(broker: Any)
     assert second["compaction"]["last"]["bytes_after"] < second["compaction"]["last"]["bytes_before"]
     shown = ottla.ok("topic", "describe", "damaged").out
     assert "uncleanable: a batch has a wrong CRC" in shown
+
+
+def test_compacting_a_clean_topic_says_that_there_is_nothing_to_do(broker: Any) -> None:
+    broker.create_topic("clean", config=COMPACTED)
+    ottla = Command(broker.bootstrap_servers)
+    for _ in range(2):
+        assert ottla.ok("topic", "compact", "clean", "--now").lines == ["clean-0: nothing to compact"]

@@ -95,8 +95,9 @@ class TestWhichLog:
         late = self.candidate("late", 99, overdue=True)
         assert self.chosen(late, self.candidate("asked", 1, asked_for=True)) == "asked"
 
-    def test_one_without_dirty_segments_never_goes(self) -> None:
-        assert self.chosen(self.candidate("a", 0, asked_for=True, overdue=True)) is None
+    def test_one_without_dirty_segments_goes_only_when_asked_for(self) -> None:
+        assert self.chosen(self.candidate("a", 0, overdue=True)) is None
+        assert self.chosen(self.candidate("a", 0, asked_for=True)) == "a"
 
 
 class TestJoining:

@@ -56,9 +56,9 @@ class Candidate(NamedTuple):
     @property
     def is_due(self) -> bool:
         where = self.cleanability
-        if where.dirty_bytes == 0:
-            return False
-        return self.asked_for or where.overdue or where.dirty_ratio > self.min_dirty_ratio
+        if self.asked_for:
+            return True  # with nothing to do too: whoever asked is told so
+        return where.dirty_bytes > 0 and (where.overdue or where.dirty_ratio > self.min_dirty_ratio)
 
 
 def first_dirty_offset(checkpoint: int | None, log_start: int, log_end: int) -> int:
