@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ottla.testing
 from ottla.client.wire import Wire
 from ottla.coordinator import runtime
-from ottla.coordinator.coordinator import partition_of
+from ottla.coordinator.coordinator import java_hash, partition_of
 from ottla.protocol.batches import HEADER_SIZE, headers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -38,6 +41,29 @@ def test_groups_live_where_kafka_puts_them(group: str, partition: int) -> None:
 def test_the_hash_is_javas_for_any_text() -> None:
     assert partition_of("polygenelubricants", 50) == 0  # the lowest integer, which has no opposite
     assert partition_of("\U0001f600", 1000) == 1772899 % 1000
+
+
+def hash_by_definition(text: str) -> int:
+    value = 0
+    utf16 = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(utf16[::2], utf16[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value
+
+
+@given(st.text(max_size=600))
+def test_the_hash_is_a_polynomial_in_31(text: str) -> None:
+    assert java_hash(text) == hash_by_definition(text)
+
+
+def test_finding_the_partition_of_a_long_group_id_is_faster_than_a_loop_over_it() -> None:
+    group = "g" * 8_000
+
+    def least_seconds(call: Callable[[], int]) -> float:
+        return min(timeit.repeat(call, time.thread_time, number=1, repeat=20))
+
+    loop = least_seconds(lambda: hash_by_definition(group))
+    assert least_seconds(lambda: partition_of(group, 50)) < loop / 2
 
 
 def when_loaded(ask: Callable[[], int]) -> int:

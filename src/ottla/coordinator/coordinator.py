@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from ottla.clock import Clock
@@ -205,10 +205,36 @@ def _expire(group: Group, groups: AllGroups, effects: Effects) -> None:
 
 def partition_of(group_id: str, partitions: int) -> int:
     """Java's hash of the id, made positive as Kafka does it, over the partitions."""
-    value = 0
-    utf16 = group_id.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(utf16[::2], utf16[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    value = _hash_of_short(group_id) if len(group_id) <= _SHORT_ID else java_hash(group_id)
     if value >= 1 << 31:
         value = (1 << 32) - value
     return 0 if value == 1 << 31 else value % partitions
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, as an unsigned number.
+
+    It is a polynomial in 31, modulo 2^32, whose coefficients are the UTF-16 units. Ids can have 32,767
+    characters, and a loop over them would take milliseconds. So all units are put into one large number, 64
+    bits for each, and its upper half is multiplied and added to the lower one until one unit is left.
+    """
+    utf16 = text.encode("utf-16-be", "surrogatepass")
+    units = len(utf16) // 2
+    width = 1 << max(units - 1, 0).bit_length()
+    spread = bytearray(8 * width)  # zeros in front change nothing
+    first = 8 * (width - units)
+    spread[first + 6 :: 8] = utf16[::2]
+    spread[first + 7 :: 8] = utf16[1::2]
+    value = int.from_bytes(spread, "big")
+    while width > 1:
+        width //= 2
+        bits = 64 * width
+        upper, lower = value >> bits, value & ((1 << bits) - 1)
+        value = (upper * pow(31, width, 1 << 32) + lower) & int.from_bytes(_LOWER_32_OF_64 * width, "big")
+    return value
+
+
+_LOWER_32_OF_64 = bytes(4) + b"\xff" * 4
+_SHORT_ID = 250
+"""Ids of up to so many characters are remembered with their hash, so that the cache stays small."""
+_hash_of_short = lru_cache(maxsize=1_000)(java_hash)
