@@ -145,12 +145,37 @@ def batches_a_week_apart(target: Target) -> None:
                 assert client.receive().responses[0].partition_responses[0].error_code == 0
 
 
-@attack("a Produce naming one partition 5,000 times", prepare=lambda t: _topic(t, "t"))
+def _many_entries(topics: list[TopicProduceData]) -> ProduceRequest:
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
+
+
+@attack("a Produce naming one partition 100,000 times", memory=256 * MB, prepare=lambda t: _topic(t, "t"))
 def one_partition_many_times(target: Target) -> None:
-    data = [PartitionProduceData(index=0, records=batch(record())) for _ in range(5_000)]
-    request = ProduceRequest(
-        acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=data)]
-    )
+    entry = PartitionProduceData(index=0, records=batch(record()))
+    request = _many_entries([TopicProduceData(name="t", partition_data=[entry] * 100_000)])
     with target.client() as client:
-        answer = client.call(request, _VERSION)
-    assert [a.base_offset for a in answer.responses[0].partition_responses] == list(range(5_000))
+        for base in range(3):
+            (answer,) = client.call(request, _VERSION).responses[0].partition_responses
+            assert (answer.error_code, answer.base_offset) == (0, base)
+
+
+@attack("a Produce naming 50,000 topics that do not exist", memory=256 * MB)
+def many_topics_that_do_not_exist(target: Target) -> None:
+    entry = PartitionProduceData(index=0, records=batch(record()))
+    topics = [TopicProduceData(name=f"t{n}", partition_data=[entry]) for n in range(50_000)]
+    with target.client() as client:
+        for _ in range(2):
+            answer = client.call(_many_entries(topics), _VERSION)
+            assert len(answer.responses) == 50_000
+
+
+@attack(
+    "a Produce of batches to be opened to 500 partitions",
+    prepare=lambda t: t.create_topic("t", partitions=500, cleanup_policy="compact"),
+)
+def batches_to_be_opened_to_many_partitions(target: Target) -> None:
+    records = batch(zstd(smallest_records(300, key=b"")), count=300, attributes=ZSTD)
+    entries = [PartitionProduceData(index=n, records=records) for n in range(500)]
+    with target.client() as client:
+        answer = client.call(_many_entries([TopicProduceData(name="t", partition_data=entries)]), _VERSION)
+    assert {a.error_code for a in answer.responses[0].partition_responses} == {0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from attacks.attack import Target
 from attacks.forged import ZSTD, batch, now_ms, produce_request, record, smallest_records, zstd
 from broker_process import OTTLA, BrokerProcess
 from ottla.protocol.batches import DELETE_HORIZON, BatchHeader, crc_matches, headers
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.records import decode_batch
 
 _VERSION = 9
 _INVALID_RECORD = 87
@@ -138,14 +141,87 @@ def test_a_small_batch_does_not_overtake_a_large_one_before_it(target: Target) -
     assert [(a.error_code, a.base_offset) for a in answers] == [(0, 0), (0, _LARGE), (0, 0), (0, _LARGE + 1)]
 
 
-def test_a_partition_named_twice_gets_its_batches_in_order(target: Target) -> None:
-    topic = new_topic(target, cleanup_policy="compact")
-    parts = [PartitionProduceData(index=0, records=b) for b in (_sequenced(0, _LARGE), _sequenced(_LARGE, 1))]
-    data = [TopicProduceData(name=topic, partition_data=parts)]
+def test_of_a_partition_named_twice_the_last_batch_is_appended(target: Target) -> None:
+    """As in Kafka, whether the topic is named twice or the partition within it."""
+    topic = new_topic(target)
+
+    def entry(count: int) -> PartitionProduceData:
+        return PartitionProduceData(index=0, records=batch(smallest_records(count), count=count))
+
+    def named(*entries: PartitionProduceData) -> TopicProduceData:
+        return TopicProduceData(name=topic, partition_data=list(entries))
+
     with target.client() as client:
-        answer = client.call(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data), _VERSION)
-    found = [(a.error_code, a.base_offset) for a in answer.responses[0].partition_responses]
-    assert found == [(0, 0), (0, _LARGE)]
+        for data in ([named(entry(2), entry(1))], [named(entry(2)), named(entry(3), entry(1))]):
+            answer = client.call(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data), _VERSION)
+            (only,) = answer.responses
+            assert [(a.index, a.error_code) for a in only.partition_responses] == [(0, 0)]
+    assert [(header.base_offset, header.record_count) for header in stored(target, topic)] == [(0, 1), (1, 1)]
+
+
+_MANY = 700
+"""Partitions of a request that is worked on in slices."""
+
+
+def _to_all(topic: str, *, size: int, acks: int = -1) -> ProduceRequest:
+    """A batch for each of many partitions, each with its partition's number in the value."""
+    batches = [batch(record(value=b"%d:" % n + bytes(size))) for n in range(_MANY)]
+    entries = [PartitionProduceData(index=n, records=records) for n, records in enumerate(batches)]
+    topics = [TopicProduceData(name=topic, partition_data=entries)]
+    return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=topics)
+
+
+@pytest.fixture(scope="module")
+def wide_topic(target: Target) -> str:
+    target.create_topic("wide", partitions=_MANY)
+    return "wide"
+
+
+def _read_all(target: Target, topic: str, offset: int) -> list[bytes]:
+    """The value of the record at `offset` in each partition, up to its colon; empty where there is none."""
+    with target.client() as client:
+        answers = [client.fetch(topic, offset, partition=n) for n in range(_MANY)]
+    values = []
+    for answer in answers:
+        assert answer.error_code == 0
+        records = decode_batch(memoryview(answer.records), max_size=1 << 20) if answer.records else []
+        values.append((records[0].value or b"").partition(b":")[0] if records else b"")
+    return values
+
+
+def test_a_request_for_many_partitions_brings_each_its_own_batch(target: Target, wide_topic: str) -> None:
+    """The records are written from the frame they came in, though other requests come in between."""
+    with target.client() as client, target.client() as other:
+        for size in (
+            0,
+            200,
+        ):  # a frame below and one above the size from which frames have memory of their own
+            client.send(_to_all(wide_topic, size=size), _VERSION)
+            client.socket.sendall(client.frame(produce_request(wide_topic, batch(record())), _VERSION))
+            for _ in range(20):
+                other.call(ApiVersionsRequest(client_software_name="x" * 10_000), 3)
+            answer = client.receive()
+            assert [(a.index, a.error_code) for a in answer.responses[0].partition_responses] == [
+                (n, 0) for n in range(_MANY)
+            ]
+            offset = answer.responses[0].partition_responses[-1].base_offset
+            behind = client.receive().responses[0].partition_responses[0]
+            assert behind.error_code == 0
+            assert behind.base_offset > answer.responses[0].partition_responses[0].base_offset
+            assert _read_all(target, wide_topic, offset)[1:] == [b"%d" % n for n in range(1, _MANY)]
+
+
+def test_records_for_many_partitions_are_appended_though_their_client_has_gone(
+    target: Target, wide_topic: str
+) -> None:
+    with target.client() as client:
+        before = [client.fetch(wide_topic, 0, partition=n).high_watermark for n in range(_MANY)]
+        client.send(_to_all(wide_topic, size=200, acks=0), _VERSION)
+    with target.client() as client:
+        for n in range(_MANY):
+            deadline = time.monotonic() + 30
+            while client.fetch(wide_topic, 0, partition=n, max_wait_ms=10).high_watermark == before[n]:
+                assert time.monotonic() < deadline, f"nothing was appended to partition {n}"
 
 
 def test_acks_0_stays_in_order_and_closes_the_connection_when_a_large_batch_is_refused(

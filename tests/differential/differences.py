@@ -162,16 +162,12 @@ _RECORDS = (
     ),
 )
 
-_TWICE = (
-    "A partition that is named twice in a request is served twice; Kafka silently drops all but the last."
-)
 _DUPLICATE_TIME = (
     "The answer to a duplicate is the answer to the first: without a time unless the broker stamps "
     "it. Kafka puts "
     "the batch's own time where the broker's belongs."
 )
 _PRODUCING = (
-    Difference(_TWICE, ["produce.the_same_topic_and_partition_twice_in_one_request"]),
     Difference(
         _DUPLICATE_TIME,
         [

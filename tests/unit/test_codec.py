@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.protocol.codec import Malformed, decode, decoder, encode
+from ottla.protocol.codec import Malformed, ManyObjects, decode, decode_few, decoder, encode
 from ottla.protocol.compiler import read_varint, write_varint
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
@@ -48,6 +48,27 @@ def test_records_are_decoded_as_a_view_of_the_frame(version: int) -> None:
     assert records == b"abc"
     frame[frame.index(b"abc")] = ord("x")
     assert records == b"xbc"
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_few_objects_are_decoded_however_many_bytes_their_records_have(version: int) -> None:
+    frame = memoryview(wire(produce(bytes(5 << 20)), version))
+    assert decode_few(ProduceRequest, version, frame) == decode(ProduceRequest, version, frame)
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 600), (400, 1), (30, 30)])
+def test_many_objects_are_left_to_a_decoder_that_pauses(version: int, topics: int, partitions: int) -> None:
+    entries = [PartitionProduceData(index=n, records=b"") for n in range(partitions)]
+    data = [TopicProduceData(name=f"t{n}", partition_data=entries) for n in range(topics)]
+    with pytest.raises(ManyObjects):
+        decode_few(ProduceRequest, version, memoryview(wire(ProduceRequest(topic_data=data), version)))
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_few_objects_that_are_cut_off_are_malformed(version: int) -> None:
+    with pytest.raises(Malformed):
+        decode_few(ProduceRequest, version, memoryview(wire(produce(b"abc"), version))[:-2])
 
 
 @pytest.mark.parametrize("version", [3, 9])

@@ -11,7 +11,10 @@ with UNKNOWN_SERVER_ERROR on purpose: an idempotent producer takes that error fo
 new sequence, which makes a duplicate; a lost connection makes it ask again.
 
 Produce and Fetch are answered as they come. All else takes the slow lane (`lane`), where it waits in a crowd,
-and where large requests and answers are worked on in slices, decoding and encoding included.
+and where large requests and answers are worked on in slices, decoding and encoding included. A Fetch with a
+large frame goes there too, and a Produce that names many partitions. Many bytes alone do not make a Produce
+slow, since its records are not copied. In the lane it keeps its frame until it is done, and it is finished
+even if its client has gone: with acks=0 a client may send its records and leave.
 """
 
 from __future__ import annotations
@@ -106,6 +109,8 @@ class Dispatcher:
         if api_key == PRODUCE or (api_key == FETCH and size <= LARGEST):
             try:
                 return self._at_once(handler, context, frame)
+            except codec.ManyObjects:
+                return self._produce_in_slices(handler, context, frame)
             finally:
                 seconds = self._now() - connection.last_active
                 if seconds > STALL_SECONDS:
@@ -116,8 +121,9 @@ class Dispatcher:
         self, handler: Handler, context: RequestContext, frame: memoryview
     ) -> Parts | Pending | None:
         api, header = context.api, context.header
+        decode = codec.decode_few if header.api_key == PRODUCE else codec.decode
         try:
-            request = codec.decode(api.request, header.api_version, frame, header.body_start)
+            request = decode(api.request, header.api_version, frame, header.body_start)
         except codec.Malformed as malformed:
             raise Refused(f"malformed {api.name} v{header.api_version}: {malformed}") from None
         try:
@@ -129,15 +135,32 @@ class Dispatcher:
         except Exception as error:
             raise self._defect(error, context) from error
         if isinstance(response, GeneratorType):
-            return self._lane.run(self._rest(response, context), context)
+            is_produce = header.api_key == PRODUCE
+            return self._lane.run(
+                self._rest(response, context),
+                context,
+                frame_in_use=is_produce and context.size > LARGEST,
+                to_the_end=is_produce,
+            )
         return self._later(response, context)
 
-    def _steps(self, handler: Handler, context: RequestContext, frame: memoryview) -> Steps[Answer]:
-        """As `_at_once`, with pauses."""
+    def _produce_in_slices(self, handler: Handler, context: RequestContext, frame: memoryview) -> Answer:
+        """Decode a Produce with pauses, then let it be handled. Its records stay in the frame meanwhile."""
+        if len(frame) <= LARGEST:
+            frame = memoryview(bytearray(frame))  # the next request comes into the same memory
+        work = partial(self._steps, handler, context, keep_frame=True)
+        return self._lane.take(work, frame, context, to_the_end=True)
+
+    def _steps(
+        self, handler: Handler, context: RequestContext, frame: memoryview, *, keep_frame: bool = False
+    ) -> Steps[Answer]:
+        """As `_at_once`, with pauses. What the handler reads later than now needs `keep_frame`."""
         api, header = context.api, context.header
         version, start = header.api_version, header.body_start
         try:
-            if len(frame) > LARGEST:
+            if keep_frame:
+                request = yield from codec.decode_in_slices(api.request, version, frame, start)
+            elif len(frame) > LARGEST:
                 request = yield from codec.decode_in_slices(api.request, version, frame, start)
                 del frame
                 yield FRAME_READ

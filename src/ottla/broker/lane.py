@@ -9,7 +9,8 @@ rest of the loop took, so that half of the time is the lane's however busy the b
 One request can be as much work as a crowd: it names 100,000 partitions, or its answer holds every topic. Such
 work is a generator that yields wherever it may be interrupted, every millisecond or two. It begins at once;
 what is not finished within its slice becomes a job, and jobs get half of the lane's time, in turn, a few at a
-time, so that their memory is bounded too. A job whose client has gone is dropped.
+time, so that their memory is bounded too. A job whose client has gone is dropped, unless it has to be done to
+the end (a Produce).
 
 Timers of those who are served here (a member's session) are the lane's too (`call_later`). When one is up,
 what has come in by then is read and served before it, so that a heartbeat that waits in the lane, or that
@@ -77,7 +78,9 @@ class Lane:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._jobs) + len(self._later_jobs)
 
-    def take(self, work: Work, frame: memoryview, request: Request | None = None) -> Answer:
+    def take(
+        self, work: Work, frame: memoryview, request: Request | None = None, *, to_the_end: bool = False
+    ) -> Answer:
         """The answer of `work`, now or, in a crowd, later. `request` is for the watchdog to name.
 
         The frame need not outlive the call, unless the answer is a `Pending` that says so.
@@ -87,36 +90,43 @@ class Lane:
             self._window, self._used = now, 0.0
         large = len(frame) > LARGEST
         if len(frame) > SMALL and len(self._jobs) >= OPEN_JOBS:
-            return self._not_yet(work, frame, request)
+            return self._not_yet(work, frame, request, to_the_end)
         if large or (not self._waiting and self._used < AT_ONCE):
             try:
                 answer = work(frame)
                 if isinstance(answer, GeneratorType):
-                    return self._begin(answer, now + AT_ONCE, request, frame_in_use=large)
+                    return self._begin(answer, now + AT_ONCE, request, large, to_the_end)
                 return answer  # type: ignore[return-value]
             finally:
                 seconds = self._now() - now
                 self._used += seconds
                 if seconds > STALL_SECONDS:
                     self._watchdog.request_took(seconds, request)
-        late = _Late(self, work, memoryview(bytearray(frame)), request)
+        late = _Late(self, work, memoryview(bytearray(frame)), request, to_the_end)
         self._put(late)
         return late.pending
 
-    def _not_yet(self, work: Work, frame: memoryview, request: Request | None) -> Answer:
+    def _not_yet(self, work: Work, frame: memoryview, request: Request | None, to_the_end: bool) -> Answer:
         """There are jobs enough. One more that may be large does not even begin: then it takes no memory."""
         large = len(frame) > LARGEST
         answer = work(frame if large else memoryview(bytearray(frame)))
         if not isinstance(answer, GeneratorType):
             return answer  # type: ignore[return-value]
-        job = _Job(self, answer, request)
+        job = _Job(self, answer, request, to_the_end)
         job.pending.frame_in_use = large
         self._open(job)
         return job.pending
 
-    def run(self, steps: Steps[T], request: Request | None = None) -> T | Pending:
+    def run(
+        self,
+        steps: Steps[T],
+        request: Request | None = None,
+        *,
+        frame_in_use: bool = False,
+        to_the_end: bool = False,
+    ) -> T | Pending:
         """The result of work that may be long: now, or a `Pending` of it. Defects are raised."""
-        return self._begin(steps, self._now() + AT_ONCE, request)
+        return self._begin(steps, self._now() + AT_ONCE, request, frame_in_use, to_the_end)
 
     async def in_slices(self, steps: Steps[T], request: Request | None = None) -> T:
         """For coroutines: the result of work that may be long."""
@@ -136,7 +146,7 @@ class Lane:
         return await done
 
     def _begin(
-        self, steps: Steps[T], end: float, request: Request | None, *, frame_in_use: bool = False
+        self, steps: Steps[T], end: float, request: Request | None, frame_in_use: bool, to_the_end: bool
     ) -> T | Pending:
         try:
             while True:
@@ -147,7 +157,7 @@ class Lane:
         except StopIteration as finished:
             result: T = finished.value
             return result
-        job = _Job(self, steps, request)
+        job = _Job(self, steps, request, to_the_end)
         job.pending.frame_in_use = frame_in_use
         self._open(job)
         return job.pending
@@ -262,11 +272,12 @@ class Lane:
 class _Job(Generic[T]):
     """Work that has begun and goes on in slices. `pending` gets the result or the exception."""
 
-    __slots__ = ("_gone", "_lane", "_outcome", "_steps", "pending", "request")
+    __slots__ = ("_gone", "_lane", "_outcome", "_steps", "_to_the_end", "pending", "request")
 
-    def __init__(self, lane: Lane, steps: Steps[T], request: Request | None) -> None:
+    def __init__(self, lane: Lane, steps: Steps[T], request: Request | None, to_the_end: bool) -> None:
         self._lane = lane
         self._steps = steps
+        self._to_the_end = to_the_end
         self._gone = False
         self.request = request
         self._outcome: Any = None
@@ -275,10 +286,11 @@ class _Job(Generic[T]):
 
     def _cancel(self) -> None:
         self._gone = True
-        self._lane._drop(self)
-        if inspect.getgeneratorstate(self._steps) != inspect.GEN_RUNNING:
-            self._steps.close()
-        self.pending.free_frame()
+        if not self._to_the_end:
+            self._lane._drop(self)
+            if inspect.getgeneratorstate(self._steps) != inspect.GEN_RUNNING:
+                self._steps.close()
+            self.pending.free_frame()
         if isinstance(self._outcome, Pending):
             self._outcome.cancel()
 
@@ -287,7 +299,7 @@ class _Job(Generic[T]):
         try:
             if next(self._steps) is FRAME_READ:
                 self.pending.free_frame()
-            return self._gone
+            return self._gone and not self._to_the_end
         except StopIteration as finished:
             self._outcome = finished.value
         except Exception as error:  # noqa: BLE001 - whoever waits for the result hears of it
@@ -296,7 +308,9 @@ class _Job(Generic[T]):
 
     def finish(self) -> None:
         self.pending.free_frame()
-        if isinstance(self._outcome, Pending):
+        if isinstance(self._outcome, Pending) and self._gone:
+            self._outcome.cancel()
+        elif isinstance(self._outcome, Pending):
             self._outcome.deliver_to(self.pending.resolve)
         else:
             self.pending.resolve(self._outcome)
@@ -313,10 +327,13 @@ def _closing_on_defects(answer: Any) -> Any:
 class _Late:
     """One who waits. It is served even if its client has gone: a member that leaves does not stay to hear."""
 
-    __slots__ = ("_frame", "_gone", "_inner", "_lane", "_work", "pending", "request")
+    __slots__ = ("_frame", "_gone", "_inner", "_lane", "_to_the_end", "_work", "pending", "request")
 
-    def __init__(self, lane: Lane, work: Work, frame: memoryview, request: Request | None) -> None:
+    def __init__(
+        self, lane: Lane, work: Work, frame: memoryview, request: Request | None, to_the_end: bool
+    ) -> None:
         self._lane = lane
+        self._to_the_end = to_the_end
         self.request = request
         self._work = work
         self._frame = frame
@@ -335,7 +352,7 @@ class _Late:
         try:
             answer = self._work(self._frame)
             if isinstance(answer, GeneratorType):
-                answer = self._lane.run(answer, self.request)
+                answer = self._lane.run(answer, self.request, to_the_end=self._to_the_end)
         except Refused as refusal:
             answer = refusal
         except Exception:

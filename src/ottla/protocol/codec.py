@@ -5,7 +5,8 @@ use, in about a millisecond. Decoding knows one failure, `Malformed`, whatever t
 with a ValueError that names the field, and then the fault is in our own code.
 
 `decode_in_slices` and `encode_in_slices` do the same as generators that pause every millisecond or two. The
-broker uses them for requests and responses of any size that it cannot know to be small.
+broker uses them for requests and responses of any size that it cannot know to be small. `decode_few` is for
+requests that are mostly records: it reads those with few objects, however many bytes they have.
 """
 
 from __future__ import annotations
@@ -14,16 +15,33 @@ import struct
 from collections.abc import Generator
 from typing import Any, TypeVar, cast
 
-from ottla.protocol.compiler import MAX_STRING, Malformed
-from ottla.protocol.decoders import Decoder, SlicedDecoder, compile_decoder, compile_sliced_decoder
+from ottla.protocol.compiler import MAX_STRING, Malformed, ManyObjects
+from ottla.protocol.decoders import (
+    Decoder,
+    SlicedDecoder,
+    compile_decoder,
+    compile_decoder_of_few,
+    compile_sliced_decoder,
+)
 from ottla.protocol.encoders import Encoder, SlicedEncoder, compile_encoder, compile_sliced_encoder
 from ottla.protocol.schema import Field, Message, Struct
 
-__all__ = ["Malformed", "decode", "decode_in_slices", "decoder", "encode", "encode_in_slices", "encoder"]
+__all__ = [
+    "Malformed",
+    "ManyObjects",
+    "decode",
+    "decode_few",
+    "decode_in_slices",
+    "decoder",
+    "encode",
+    "encode_in_slices",
+    "encoder",
+]
 
 _M = TypeVar("_M", bound=Message)
 
 _decoders: dict[tuple[type[Struct], int], Decoder] = {}
+_decoders_of_few: dict[tuple[type[Struct], int], Decoder] = {}
 _encoders: dict[tuple[type[Struct], int], Encoder] = {}
 _sliced_decoders: dict[tuple[type[Struct], int], SlicedDecoder] = {}
 _sliced_encoders: dict[tuple[type[Struct], int], SlicedEncoder] = {}
@@ -53,6 +71,16 @@ def decode(cls: type[_M], version: int, view: memoryview, position: int = 0) -> 
     A response must end where `view` ends. Bytes behind a request or data are passed over, as Kafka does.
     """
     return cast(_M, decoder(cls, version)(view, position))
+
+
+def decode_few(cls: type[_M], version: int, view: memoryview, position: int = 0) -> _M:
+    """As `decode`, but ManyObjects where the message has so many that decoding it would take long."""
+    try:
+        read = _decoders_of_few[cls, version]
+    except KeyError:
+        _check_version(cls, version)
+        read = _decoders_of_few.setdefault((cls, version), compile_decoder_of_few(cls, version))
+    return cast(_M, read(view, position))
 
 
 def decode_in_slices(

@@ -31,6 +31,10 @@ class Malformed(Exception):
     """The bytes are not a message of the kind and version they claim to be."""
 
 
+class ManyObjects(Exception):
+    """The bytes may be a message, but not one with few objects: decode it in slices."""
+
+
 def read_varint(view: memoryview, position: int) -> tuple[int, int]:
     """An unsigned varint of at most 32 bits at `position`, and the position after it."""
     value = 0
@@ -106,6 +110,7 @@ class Source:
         self.names = 0
         self.scope: dict[str, Any] = {
             "Malformed": Malformed,
+            "ManyObjects": ManyObjects,
             "read_varint": read_varint,
             "write_varint": write_varint,
             "skip_tags": skip_tags,

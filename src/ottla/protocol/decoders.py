@@ -13,8 +13,10 @@ They meet bytes from anywhere, so each of them keeps these rules:
 
 Responses pay nothing: whoever reads one has chosen the broker it comes from.
 
-Each function can be written in two ways: plain, and as a generator that pauses after every few kilobytes
-(`sliced`), so that a large request does not keep the event loop from its other work.
+Each function can be written in three ways: plain; as a generator that pauses after every few kilobytes
+(`sliced`), so that a large request does not keep the event loop from its other work; and plain for requests
+with few objects (`few`), which raises `ManyObjects` before it has made more of them. The bytes of records do
+not count there: a request that brings much for few partitions is read as quickly as any other.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ SlicedDecoder = Callable[[memoryview, int], Generator[None, None, Any]]
 
 MEMORY_LIMIT = 32 << 20
 """Bytes that the objects of one request may take: some 100,000 partitions of an OffsetCommit or a Fetch."""
+FEW_LIMIT = 160_000
+"""The same for requests with few objects: some 500 partitions of a Produce."""
 SLICE_BYTES = 8 << 10
 """Bytes that a sliced decoder reads before it pauses: some two milliseconds if they are all tiny elements."""
 
@@ -61,6 +65,11 @@ def compile_decoder(cls: type[Struct], version: int) -> Decoder:
 def compile_sliced_decoder(cls: type[Struct], version: int) -> SlicedDecoder:
     """The same as a generator that pauses now and then and returns the object."""
     return cast(SlicedDecoder, _Decoder(cls, version, sliced=True).compile())
+
+
+def compile_decoder_of_few(cls: type[Struct], version: int) -> Decoder:
+    """The same function for requests with few objects. ManyObjects if there are more."""
+    return cast(Decoder, _Decoder(cls, version, few=True).compile())
 
 
 def minimum_size(field: Field, version: int, flexible: bool) -> int:
@@ -103,11 +112,15 @@ def memory_of_struct(cls: type[Struct], version: int) -> int:
 class _Decoder(Source):
     """Writes the function that reads one message at one version."""
 
+    def __init__(self, cls: type[Struct], version: int, *, sliced: bool = False, few: bool = False) -> None:
+        super().__init__(cls, version, sliced=sliced)
+        self.few = few
+
     def compile(self) -> Any:
         self.bounded = issubclass(self.cls, Request | Data)
         self.line("end = len(view)")
         if self.bounded:
-            self.line(f"allowance = {MEMORY_LIMIT}")
+            self.line(f"allowance = {FEW_LIMIT if self.few else MEMORY_LIMIT}")
         if self.sliced:
             self.line(f"pause = pos + {SLICE_BYTES}")
             self.line("if 0: yield")  # a generator even where there is no array
@@ -158,7 +171,11 @@ class _Decoder(Source):
         """Emit the charge for memory that is about to be used, if this message is charged at all."""
         if self.bounded:
             self.line(f"allowance -= {memory}")
-            self.raises("allowance < 0", f"'it would need more than {MEMORY_LIMIT} bytes of memory'")
+            if self.few:
+                self.line("if allowance < 0:")
+                self.line("    raise ManyObjects")
+            else:
+                self.raises("allowance < 0", f"'it would need more than {MEMORY_LIMIT} bytes of memory'")
 
     def struct(self, cls: type[Struct]) -> str:
         """Emit the reading of a struct; gives the name of the variable that holds it."""

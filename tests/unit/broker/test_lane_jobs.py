@@ -128,6 +128,22 @@ def test_a_job_whose_client_has_gone_is_dropped_and_the_next_takes_its_place() -
     assert given[-1] == [[str(OPEN_JOBS).encode()]]
 
 
+@pytest.mark.parametrize("size", [SMALL, LARGEST + 1])
+def test_work_that_is_done_to_the_end_goes_on_when_its_client_has_gone(size: int) -> None:
+    loop = Loop()
+    work = Work(loop, 50)
+    pending = loop.lane.take(work.steps, memoryview(bytes(size)), to_the_end=True)
+    assert isinstance(pending, Pending)
+    freed: list[int] = []
+    pending.on_frame_free = lambda: freed.append(work.left)
+    pending.cancel()
+    assert not freed
+    while loop.soon:
+        loop.turn()
+    assert work.left == 0
+    assert freed == [0]
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_large_frame_is_free_when_it_has_been_read_or_its_client_has_gone(gone: bool) -> None:
     loop = Loop()

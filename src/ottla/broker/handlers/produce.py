@@ -6,27 +6,29 @@ them, which is when the high watermark has passed them. Version 13 names topics 
 
 A request brings exactly one batch for a partition. What the request itself may not contain is refused here,
 with no log start in the answer; what the log does not take is refused by the log, and then the answer says
-where it starts, by which a producer knows whether its earlier batches were deleted meanwhile.
+where it starts, by which a producer knows whether its earlier batches were deleted meanwhile. Of a partition
+that is named several times the last batch counts and the others are dropped, as in Kafka.
 
+A request for many partitions that has kept the event loop for long is finished in slices in the slow lane.
 A batch that has to be opened and is large is copied and opened beside the event loop (`Inspections`); the
-request is answered when that is done. Nothing overtakes it: its connection reads no further request
-meanwhile, and what the same request brings for the same partition behind it waits as well. A request for very
-many partitions is copied too, and appended in several turns of the loop.
+request is answered when that is done. Nothing overtakes either of them: their connection reads no further
+request meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lane import LARGEST, Steps
 from ottla.broker.pending import Pending
+from ottla.broker.portions import in_portions
 from ottla.cluster.topic_rules import INTERNAL_TOPICS
 from ottla.printable import shown
 from ottla.protocol.batches import COMPRESSION_MASK, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL
@@ -38,6 +40,7 @@ from ottla.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from ottla.replication.partition import Partition
@@ -50,10 +53,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ottla.produce")
 
 _ALL = -1
-_TURN = 500
-"""Partitions of one request that are written to in one turn of the loop, at most."""
-_SLICE = 100
-"""The same for those of the request that are left for later turns."""
+_FEW = 16
+"""Partitions of a request that are written to without looking at the clock."""
+_AT_ONCE = 0.01
+"""Seconds that a request for many partitions may keep the loop before it is finished in slices."""
+_PAUSE_AFTER = 8
+"""Partitions that are written to between two looks at the clock."""
+_SORTED_AT_ONCE = 2_000
+_SETTLED_AT_ONCE = 500
 _ZSTD_SINCE = 7
 _LENGTH = Struct(">i")  # at byte 8
 _LENGTH_POSITION = 8
@@ -72,34 +79,60 @@ _Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
 class _Late:
     """A batch that is not appended in this turn of the loop, and what stands in the response for now."""
 
-    topic: str | None
-    data: PartitionProduceData
+    topic: str
+    index: int
+    records: memoryview
     answer: PartitionProduceResponse
 
 
-_LateOnes = dict[tuple[str | None, int], list[_Late]]
-"""By partition, in the order in which they came."""
+_Outcome = ProduceResponse | Pending | Coroutine[Any, Any, ProduceResponse | Pending | None] | None
 
 
 def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
-) -> ProduceResponse | Pending | Coroutine[Any, Any, ProduceResponse | Pending | None] | None:
-    version = context.version
-    waiting: list[_Unacknowledged] = []
-    late: _LateOnes = {}
-    topics = []
+) -> _Outcome | Generator[Any, None, _Outcome]:
+    if _is_short(request.topic_data):
+        return _produce_few(broker, request, context.version)
+    steps = _produce_many(broker, request, context.version)
+    now, end = broker.watchdog.now, context.connection.last_active + _AT_ONCE
+    try:
+        while True:
+            next(steps)
+            if now() > end:
+                break
+    except StopIteration as finished:
+        outcome: _Outcome = finished.value
+        return outcome
+    if context.size <= LARGEST:
+        _copy_records(request)
+    return steps
+
+
+def _is_short(topics: list[TopicProduceData]) -> bool:
+    """Whether there are few partitions, and none of them twice."""
     entries = 0
+    for topic in topics:
+        count = len(topic.partition_data)
+        entries += count
+        if count > 1 and (entries > _FEW or len({data.index for data in topic.partition_data}) < count):
+            return False
+    if len(topics) == 1:
+        return True
+    return entries <= _FEW and len({topic.name or topic.topic_id for topic in topics}) == len(topics)
+
+
+def _produce_few(broker: Broker, request: ProduceRequest, version: int) -> _Outcome:
+    """For most requests."""
+    waiting: list[_Unacknowledged] = []
+    late: list[_Late] = []
+    topics = []
     for topic in request.topic_data:
         if not topic.partition_data:
             continue
         name = topic.name if version < 13 else broker.topic_name(topic.topic_id)
-        entries += len(topic.partition_data)
-        if entries > _TURN:
-            answers = [_postpone(broker, name, data, late) for data in topic.partition_data]
-        else:
-            answers = [
-                _append(broker, name, data, request, version, waiting, late) for data in topic.partition_data
-            ]
+        answers = [
+            _append(broker, name, data, request, version, waiting, late) for data in topic.partition_data
+        ]
         topics.append(
             TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
         )
@@ -107,6 +140,63 @@ def produce(
     if late:
         return _append_late(broker, request, version, response, waiting, late)
     return _answer(broker, request, response, waiting)
+
+
+def _produce_many(broker: Broker, request: ProduceRequest, version: int) -> Steps[_Outcome]:
+    """As `_produce_few`, with pauses, and with the last entry of each partition only."""
+    acks = request.acks
+    waiting: list[_Unacknowledged] = []
+    fresh: list[_Unacknowledged] = []
+    late: list[_Late] = []
+    topics = []
+    entries = 0
+    for topic, partitions in (yield from _without_repeats(request.topic_data)):
+        name = topic.name if version < 13 else broker.topic_name(topic.topic_id)
+        answers: list[PartitionProduceResponse] = []
+        for some in in_portions(list(partitions.values()), _PAUSE_AFTER):
+            answers += [_append(broker, name, data, request, version, fresh, late) for data in some]
+            entries += len(some)
+            if entries >= _PAUSE_AFTER:
+                entries = 0
+                if acks and len(fresh) >= _SETTLED_AT_ONCE:
+                    waiting += [w for w in fresh if not _settled(w, acks)]
+                    fresh.clear()
+                yield
+        topics.append(
+            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+        )
+    waiting += fresh
+    response = ProduceResponse(responses=topics)
+    if late:
+        return _append_late(broker, request, version, response, waiting, late)
+    return _answer(broker, request, response, waiting)
+
+
+def _without_repeats(
+    topics: list[TopicProduceData],
+) -> Steps[Iterable[tuple[TopicProduceData, dict[int, PartitionProduceData]]]]:
+    """Each topic once, with the last entry for each of its partitions. One without partitions is left out."""
+    found: dict[str | bytes, tuple[TopicProduceData, dict[int, PartitionProduceData]]] = {}
+    entries = 0
+    for topic in topics:
+        if not topic.partition_data:
+            continue
+        known = found.setdefault(topic.name or topic.topic_id, (topic, {}))[1]
+        for some in in_portions(topic.partition_data, _SORTED_AT_ONCE):
+            known.update({data.index: data for data in some})
+            entries += len(some)
+            if entries >= _SORTED_AT_ONCE:
+                entries = 0
+                yield
+    return found.values()
+
+
+def _copy_records(request: ProduceRequest) -> None:
+    """The frame is small, and its memory is used for the next one when the loop goes on."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is not None:
+                data.records = memoryview(bytearray(data.records))
 
 
 def _answer(
@@ -130,7 +220,7 @@ def _append(
     request: ProduceRequest,
     version: int,
     waiting: list[_Unacknowledged],
-    late: _LateOnes | None,
+    late: list[_Late] | None,
     prepared_under: LogConfig | None = None,
 ) -> PartitionProduceResponse:
     """Append one batch now. One that takes long to open goes to `late`; without that, OpenElsewhere."""
@@ -149,15 +239,13 @@ def _append(
         records = _one_batch(data.records, request.transactional_id, version)
         log_start = partition.log.log_start_offset
         broker.space.admit(len(records))
-        if late and (topic, data.index) in late:
-            return _postpone(broker, topic, data, late)
         info = partition.append(records, prepared_under=prepared_under, only_small=True)
     except ApiError as error:
         return _refusal(data.index, error, log_start)
     except OpenElsewhere:
         if late is None:
             raise
-        return _postpone(broker, topic, data, late)
+        return _postpone(broker, partition.topic, data.index, records, late)
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=info.first_offset,
@@ -169,13 +257,11 @@ def _append(
 
 
 def _postpone(
-    broker: Broker, topic: str | None, data: PartitionProduceData, late: _LateOnes
+    broker: Broker, topic: str, index: int, records: memoryview, late: list[_Late]
 ) -> PartitionProduceResponse:
     """Copy the batch, whose frame is gone when the loop goes on, and leave a place for its answer."""
-    answer = PartitionProduceResponse(index=data.index)
-    if data.records is not None:
-        data = PartitionProduceData(index=data.index, records=broker.inspections.copy(data.records))
-    late.setdefault((topic, data.index), []).append(_Late(topic, data, answer))
+    answer = PartitionProduceResponse(index=index)
+    late.append(_Late(topic, index, broker.inspections.copy(records), answer))
     return answer
 
 
@@ -185,29 +271,22 @@ async def _append_late(
     version: int,
     response: ProduceResponse,
     waiting: list[_Unacknowledged],
-    late: _LateOnes,
+    late: list[_Late],
 ) -> ProduceResponse | Pending | None:
-    """Append what was postponed, a part in each turn of the loop, and put the answers in their places."""
+    """Append what was postponed, one batch after the other, and put the answers in their places."""
     answers: dict[int, PartitionProduceResponse] = {}
-    left = deque(one for ones in late.values() for one in ones)
+    left = deque(late)
     try:
         while left:
             one = left[0]
             answers[id(one.answer)] = await _append_one_late(broker, request, version, waiting, one)
-            _release(broker, left.popleft())
-            if len(left) % _SLICE == 0:
-                await asyncio.sleep(0)
+            broker.inspections.release(left.popleft().records)
     finally:
         for one in left:
-            _release(broker, one)
+            broker.inspections.release(one.records)
     for topic in response.responses:
         topic.partition_responses = [answers.get(id(place), place) for place in topic.partition_responses]
     return _answer(broker, request, response, waiting)
-
-
-def _release(broker: Broker, one: _Late) -> None:
-    if one.data.records is not None:
-        broker.inspections.release(one.data.records)
 
 
 async def _append_one_late(
@@ -217,21 +296,19 @@ async def _append_one_late(
 
     Each try begins with all checks: what was true before the batch was opened need not be true any more.
     """
-    data, prepared_under = one.data, None
+    data, prepared_under = PartitionProduceData(index=one.index, records=one.records), None
     while True:
         try:
             return _append(broker, one.topic, data, request, version, waiting, None, prepared_under)
         except OpenElsewhere:
-            assert one.topic is not None and one.data.records is not None
-            log = broker.replicas.leader(one.topic, data.index).log
+            log = broker.replicas.leader(one.topic, one.index).log
             prepared_under = log.config
             try:
-                prepared = await broker.inspections.prepare(
-                    one.data.records, prepared_under, broker.clock.now_ms(), log.name
+                data.records = await broker.inspections.prepare(
+                    one.records, prepared_under, broker.clock.now_ms(), log.name
                 )
             except ApiError as error:
-                return _refusal(data.index, error, log.log_start_offset)
-            data = PartitionProduceData(index=data.index, records=prepared)
+                return _refusal(one.index, error, log.log_start_offset)
 
 
 def _one_batch(records: memoryview | None, transactional_id: str | None, version: int) -> memoryview:
