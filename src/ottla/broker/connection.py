@@ -41,6 +41,8 @@ _FEW = 4096
 """So few bytes of an unfinished frame are not worth an account."""
 _REQUESTS_TURN = 32
 """Pipelined requests handled before other connections get a turn of the loop."""
+TURN_SECONDS = 0.005
+"""Pipelined requests that have taken longer than this give others a turn before the next one is handled."""
 _SENDFILE_TURN = 4 * 1024 * 1024
 """One answer may not keep the loop longer than it takes to send this much."""
 _CACHED_SECONDS = 1.0
@@ -92,6 +94,7 @@ class Connection:
         "_out",
         "_reading",
         "_sock",
+        "_turn_over",
         "_waits_for_disk",
         "_writing",
         "address",
@@ -121,6 +124,7 @@ class Connection:
         self._half: Holding | None = None  # the account of bytes that are kept for later
         self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
         self._answering: Pending | None = None
+        self._turn_over = False
         self._reading = False
         self._writing = False
         self._waits_for_disk = False
@@ -236,16 +240,17 @@ class Connection:
     def _take(self, data: memoryview, end: int) -> None:
         """Handle the frames in data[:end]; keep what is not a whole frame for later."""
         position = requests = 0
+        self._turn_over = False
         while not self._closed:
-            if requests == _REQUESTS_TURN:
+            left = end - position
+            if left < _SIZE:
+                break
+            if self._turn_over or requests == _REQUESTS_TURN:
                 # Others want a turn too. What is left is taken up in the next one.
                 self._read_off()
                 self._host.loop.call_soon(self._next)
                 break
             requests += 1
-            left = end - position
-            if left < _SIZE:
-                break
             size = int.from_bytes(data[position : position + _SIZE], "big", signed=True)
             if not 0 < size <= self._host.max_frame:
                 self.close(
@@ -269,6 +274,10 @@ class Connection:
                 self._keep(end - position)
         elif self._half is not None:
             self._keep(0)
+
+    def end_turn(self) -> None:
+        """The request that is handled now has taken long: handle no other in this turn of the loop."""
+        self._turn_over = True
 
     def _keep(self, size: int) -> None:
         """Account for bytes that wait for the rest of their frame or for the request before them."""

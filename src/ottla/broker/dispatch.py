@@ -26,7 +26,7 @@ from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.connection import Connection, Parts, Refused
+from ottla.broker.connection import TURN_SECONDS, Connection, Parts, Refused
 from ottla.broker.lane import FRAME_READ, LARGEST, Answer, Lane, Steps
 from ottla.broker.pending import Pending
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
@@ -113,8 +113,10 @@ class Dispatcher:
                 return self._produce_in_slices(handler, context, frame)
             finally:
                 seconds = self._now() - connection.last_active
-                if seconds > STALL_SECONDS:
-                    self._watchdog.request_took(seconds, context)
+                if seconds > TURN_SECONDS:
+                    connection.end_turn()
+                    if seconds > STALL_SECONDS:
+                        self._watchdog.request_took(seconds, context)
         return self._lane.take(partial(self._steps, handler, context), frame, context)
 
     def _at_once(

@@ -1,0 +1,61 @@
+"""Dispatch keeps requests that are handled at once from taking a whole turn of the loop for themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+import pytest
+
+from ottla.broker.connection import TURN_SECONDS, Connection
+from ottla.broker.dispatch import PRODUCE, Dispatcher, RequestContext
+from ottla.broker.lane import Lane
+from ottla.broker.watchdog import Watchdog
+from ottla.protocol.frames import request_frame
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from unit.broker.test_connection import Host, until
+
+_REQUESTS = 30
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(0.0, 1), (TURN_SECONDS * 0.75, 15), (TURN_SECONDS * 2, 30)])
+def test_pipelined_requests_leave_turns_to_others_by_the_time_they_take(seconds: float, turns: int) -> None:
+    """A turn ends with the request that exceeds its time; what comes behind it waits for the next one."""
+    turn, time = 0, 0.0
+    handled_in: list[int] = []
+
+    def slow(broker: Any, request: ProduceRequest, context: RequestContext) -> ProduceResponse:
+        nonlocal time
+        handled_in.append(turn)
+        time += seconds
+        return ProduceResponse()
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            counting[0] = loop.call_soon(count)
+
+        watchdog = Watchdog(loop, lambda: time)
+        dispatcher = Dispatcher(
+            cast(Any, None), {PRODUCE: slow}, Lane(loop, lambda: time, watchdog), watchdog
+        )
+        host = Host(lambda _: None, scratch=65_536)
+        host.now = lambda: time  # type: ignore[method-assign]
+        host.dispatch = dispatcher  # type: ignore[method-assign, assignment]
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        connection = Connection(host, ours, "127.0.0.1", "127.0.0.1:1")
+        counting = [loop.call_soon(count)]
+        frame = b"".join(request_frame(ProduceRequest(acks=1), 9, 1, "client"))
+        theirs.sendall(frame * _REQUESTS)
+        await until(lambda: len(handled_in) == _REQUESTS)
+        counting[0].cancel()
+        connection.close()
+        theirs.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert len(set(handled_in)) == turns
