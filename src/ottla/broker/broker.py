@@ -129,7 +129,7 @@ class Broker:
             self.rng.randint,
             memory=self.client_memory,
         )
-        self.watchdog = Watchdog(self._loop, self._loop.time)
+        self.watchdog = Watchdog(self._loop, self._loop.time, lambda: self.client_log)
         self._lane = Lane(self._loop, self._loop.time, self.watchdog)
         dispatcher = Dispatcher(self, HANDLERS, self._lane, self.watchdog)
         self._server = Server(dispatcher, limits_of(self.config), self._sockets, self.client_memory)

@@ -69,6 +69,10 @@ class RequestContext:
     def peer(self) -> str:
         return self.connection.peer
 
+    @property
+    def address(self) -> str:
+        return self.connection.address
+
     def describe(self) -> str:
         return f"{self.api.name} v{self.version}, {self.size} bytes, of {self.connection!r}"
 

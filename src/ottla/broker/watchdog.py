@@ -7,7 +7,8 @@ One thread serves everybody, so whatever keeps it busy keeps all clients waiting
 - A beat, several times a second: one that comes too late, without a request that explains it, tells of a
   stall that no request caused: housekeeping, another process, a machine that was suspended.
 
-`counts` is for whoever shows figures about the broker.
+`counts` is for whoever shows figures about the broker. All stalls are counted, but only so many are logged:
+the lines go through the `ClientLog`, which has a limit for each client and one for all.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ottla.log_lines import ClientLog
 from ottla.replication.waiting_room import Timer, Turns
 
 logger = logging.getLogger("ottla.watchdog")
 
 STALL_SECONDS = 0.1
 _BEAT_SECONDS = 0.1
+_NO_CLIENT = "stalls that no single client caused"
 
 
 class Request(Protocol):
     """What is said about the request that kept the loop."""
+
+    @property
+    def address(self) -> str:
+        """Where its client is."""
 
     def describe(self) -> str: ...
 
@@ -44,9 +51,13 @@ class StallCounts:
 
 
 class Watchdog:
-    def __init__(self, turns: Turns, now: Callable[[], float]) -> None:
+    def __init__(
+        self, turns: Turns, now: Callable[[], float], client_log: Callable[[], ClientLog] | None = None
+    ) -> None:
         self.counts = StallCounts()
         self.now = now
+        own_log = ClientLog(now, turns.call_later)
+        self._client_log = client_log or (lambda: own_log)
         self._turns = turns
         self._explained = 0.0
         self._due = 0.0
@@ -67,7 +78,9 @@ class Watchdog:
         self._explained += seconds
         self.counts.by_requests += 1
         self.counts.add(seconds)
-        logger.warning(
+        self._client_log().warning(
+            logger,
+            _NO_CLIENT if request is None else request.address,
             "the broker stood still for %.0f ms because of %s",
             seconds * 1000,
             "a request" if request is None else request.describe(),
@@ -79,7 +92,9 @@ class Watchdog:
         if unexplained > STALL_SECONDS:
             self.counts.by_others += 1
             self.counts.add(unexplained)
-            logger.warning(
+            self._client_log().warning(
+                logger,
+                _NO_CLIENT,
                 "the broker stood still for %.0f ms, not because of a single request: "
                 "housekeeping, a crowd of requests, or a machine that was busy or suspended",
                 unexplained * 1000,

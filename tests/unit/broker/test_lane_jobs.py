@@ -22,6 +22,7 @@ from ottla.broker.lane import (
 )
 from ottla.broker.pending import Pending
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
+from ottla.log_lines import ClientLog, LineLimit
 from unit.broker.test_lane import Loop
 
 STEP = 0.001
@@ -214,6 +215,8 @@ def test_a_coroutine_gets_the_result_or_the_exception() -> None:
 
 
 class Named:
+    address = "10.0.0.1"
+
     def describe(self) -> str:
         return "ListGroups v4, 30 bytes, of 10.0.0.1:5000 (me)"
 
@@ -253,3 +256,27 @@ def test_a_late_beat_tells_of_a_stall_that_no_request_explains(caplog: pytest.Lo
     watchdog.stop()
     loop.turn(others=5.0)
     assert watchdog.counts.by_others == 1
+
+
+def test_stalls_of_one_client_are_all_counted_but_not_all_logged(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    client_log = ClientLog(lambda: loop.time, limit=LineLimit(per_client=3))
+    watchdog = Watchdog(loop, lambda: loop.time, lambda: client_log)
+    for _ in range(50):
+        watchdog.request_took(0.2, Named())
+        loop.time += 0.1
+    assert watchdog.counts.by_requests == 50
+    assert caplog.text.count("because of ListGroups") == 3
+    client_log.close()
+    assert "and 47 more lines about 10.0.0.1" in caplog.text
+
+
+def test_stalls_that_no_client_caused_are_not_all_logged(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    client_log = ClientLog(lambda: loop.time, limit=LineLimit(per_client=3, window=60.0))
+    watchdog = Watchdog(loop, lambda: loop.time, lambda: client_log)
+    watchdog.start()
+    for _ in range(20):
+        loop.turn(others=1.0)
+    assert watchdog.counts.by_others == 20
+    assert caplog.text.count("not because of a single request") == 3
