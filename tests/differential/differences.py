@@ -257,6 +257,7 @@ _CONFIGS = (
             "results[0].configs.queued.max.request.bytes.value",
             "results[0].configs.max.decompressed.message.bytes",
             "results[0].configs.max.partitions",
+            "results[0].configs.max.configured.groups",
             "results[0].configs.auto.create.topics.per.minute",
             "results[0].configs.client.memory.max.bytes",
             "results[0].configs.client.memory.max.bytes.per.ip",

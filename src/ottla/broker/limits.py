@@ -60,4 +60,5 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
         replication_factor=config["default.replication.factor"],
         max_partitions=config["max.partitions"],
         offsets_partitions=config["offsets.topic.num.partitions"],
+        max_configured_groups=config["max.configured.groups"],
     )

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from ottla.cluster import layout
 from ottla.cluster.changes import Change, batches, config_change, creation, deletion, growth, reassignment
+from ottla.cluster.config_rules import GroupConfigLimit
 from ottla.cluster.feed import ImageFeed
 from ottla.cluster.image import (
     TOPIC_CONFIG,
@@ -292,17 +293,21 @@ class Controller:
         async def decide() -> list[ConfigResource | ApiError]:
             wanted: dict[ConfigResource, Mapping[str, str]] = {}
             results: list[ConfigResource | ApiError] = []
+            groups = GroupConfigLimit(self.defaults.max_configured_groups, self.image.configs)
             for resource, change in changes.items():
                 present = self.image.config(*resource)
                 try:
                     if resource[0] == TOPIC_CONFIG and resource[1] not in self.image.topics:
                         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     new = change(present) if callable(change) else change
+                    merged: dict[str, str | None] = {**present, **new}
+                    kept = {key: value for key, value in merged.items() if value is not None}
+                    if kept and not present:
+                        groups.take(resource)
                 except ApiError as error:
                     results.append(error)
                     continue
-                merged: dict[str, str | None] = {**present, **new}
-                wanted[resource] = {key: value for key, value in merged.items() if value is not None}
+                wanted[resource] = kept
                 results.append(resource)
             return await self._write_all(
                 results, lambda resource: config_change(resource, wanted[resource], self.image)

@@ -36,6 +36,8 @@ class TopicDefaults:
     """In the whole cluster; each costs every broker memory."""
     offsets_partitions: int = 50
     """Of OFFSETS_TOPIC; so many of its partitions do not count, or topics could take its place."""
+    max_configured_groups: int = 10_000
+    """In the whole cluster; they need not exist (`config_rules`)."""
 
 
 @dataclass(frozen=True, slots=True)

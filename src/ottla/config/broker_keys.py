@@ -52,6 +52,8 @@ client.memory.max.bytes.per.ip        LONG    -1           >=-1  cluster-wide
     The share of one client address in client.memory.max.bytes. It counts only when all of it is used: then addresses above their share have to make room first. -1 for a half. Ottla's own key.
 max.partitions                        INT     20000        >=1   cluster-wide
     Most partitions in the cluster. Those of __consumer_offsets (offsets.topic.num.partitions) do not count, so that groups always have room. Ottla's own key.
+max.configured.groups                 INT     10000        >=0   cluster-wide
+    Most groups with configurations of their own; they need not exist. Names of more than 250 characters count several times. What is configured already can always be changed and removed. Ottla's own key.
 max.request.partition.size.limit      INT     2000         >=1
     Most partitions in one page of a DescribeTopicPartitions response.
 fetch.max.bytes                       INT     57671680     >=1024

@@ -344,6 +344,32 @@ def test_groups_have_settings_before_they_have_members(wire: Wire) -> None:
     assert values(wire, GROUP, "g", key) == {key: ("45000", 5)}
 
 
+def test_only_so_many_groups_can_be_configured() -> None:
+    key = "consumer.session.timeout.ms"
+    full = ErrorCode.POLICY_VIOLATION
+    with ottla.testing.broker(max_configured_groups=3) as broker, Wire(broker.bootstrap_servers) as wire:
+        resources = [
+            incremental.AlterConfigsResource(
+                resource_type=GROUP,
+                resource_name=f"g{n}",
+                configs=[incremental.AlterableConfig(name=key, config_operation=SET, value="50000")],
+            )
+            for n in range(5)
+        ]
+        answer = wire.call(incremental.IncrementalAlterConfigsRequest(resources=resources), 1)
+        assert [each.error_code for each in answer.responses] == [NONE, NONE, NONE, full, full]
+        assert "max.configured.groups" in answer.responses[3].error_message
+        assert change(wire, GROUP, "g0", (key, SET, "55000")) == (NONE, None)
+        assert change(wire, GROUP, "g0", (key, DELETE, None)) == (NONE, None)
+        assert change(wire, GROUP, "g0", (key, DELETE, None)) == (NONE, None)
+        # A name of 501 characters counts three times.
+        assert change(wire, GROUP, "g" * 501, (key, SET, "50000"))[0] == full
+        assert change(wire, GROUP, "g4", (key, SET, "50000")) == (NONE, None)
+        assert change(wire, BROKER, "", ("max.configured.groups", SET, "4")) == (NONE, None)
+        assert change(wire, GROUP, "g5", (key, SET, "50000")) == (NONE, None)
+        assert change(wire, GROUP, "g6", (key, SET, "50000"))[0] == full
+
+
 def test_log_levels_change_while_the_broker_runs(wire: Wire) -> None:
     logger = logging.getLogger("ottla.test.levels")
     try:

@@ -13,7 +13,8 @@ Version notes. Describe 1 and 2 tell sources and synonyms, 3 adds types and docu
 AlterConfigs v2 cannot be read and closes its connection, here as in Kafka.
 
 A request that changes more than 10,000 resources is refused as a whole, as in Kafka. Of a DescribeConfigs
-whose answer would be larger than `socket.request.max.bytes` the rest is refused.
+whose answer would be larger than `socket.request.max.bytes` the rest is refused. A group can be configured
+before it exists, but only so many of them are (`max.configured.groups`); Kafka keeps any number, for ever.
 
 Differences from Kafka, on purpose: a resource that is described twice is answered once, with the keys of
 both; an unknown broker key is refused instead of stored without effect, since
