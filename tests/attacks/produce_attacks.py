@@ -164,9 +164,8 @@ def many_topics_that_do_not_exist(target: Target) -> None:
     entry = PartitionProduceData(index=0, records=batch(record()))
     topics = [TopicProduceData(name=f"t{n}", partition_data=[entry]) for n in range(50_000)]
     with target.client() as client:
-        for _ in range(2):
-            answer = client.call(_many_entries(topics), _VERSION)
-            assert len(answer.responses) == 50_000
+        answer = client.call(_many_entries(topics), _VERSION)
+    assert len(answer.responses) == 50_000
 
 
 @attack(
