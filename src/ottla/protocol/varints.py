@@ -347,9 +347,20 @@ class TimeWalk:
     """Looks for the first record with at least this timestamp delta and this offset delta, step by step.
 
     Only what it needs is looked at: lengths, timestamps and offsets. `found` is the pair of deltas.
+    Deltas may be forged: a record with a timestamp delta above `latest` is passed over, and one whose offset
+    delta is not between 0 and `last_offset_delta` counts as having the first offset that was asked for.
     """
 
-    def __init__(self, body: Body, size: int, count: int, timestamp_delta: int, offset_delta: int) -> None:
+    def __init__(
+        self,
+        body: Body,
+        size: int,
+        count: int,
+        timestamp_delta: int,
+        offset_delta: int,
+        latest: int = FAR,
+        last_offset_delta: int = FAR,
+    ) -> None:
         if count < 0 or count * SMALLEST_RECORD > size:
             raise InvalidRecords(f"{count} records cannot stand in {size} bytes")
         self.found: tuple[int, int] | None = None
@@ -358,6 +369,8 @@ class TimeWalk:
         self._left = count
         self._timestamp_delta = timestamp_delta
         self._offset_delta = offset_delta
+        self._latest = latest
+        self._last_offset_delta = last_offset_delta
         self._position = 0
 
     def advance(self, most: int) -> bool:
@@ -383,8 +396,10 @@ class TimeWalk:
                     timestamp = (byte >> 1) ^ -(byte & 1)
                 else:
                     timestamp, position = read_varlong(body, position)
-                if timestamp >= wanted_time:
+                if timestamp >= wanted_time and timestamp <= self._latest:
                     offset, position = read_varint(body, position)
+                    if offset < 0 or offset > self._last_offset_delta:
+                        offset = max(wanted_offset, 0)
                     if offset >= wanted_offset:
                         self.found = (timestamp, offset)
                         return True

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ottla.protocol.batches import HEADER_SIZE, BatchHeader
 from ottla.protocol.compression import CompressionError, open_body
-from ottla.protocol.varints import InvalidRecords, TimeWalk
+from ottla.protocol.varints import LONG, InvalidRecords, TimeWalk
 from ottla.storage.files import File
 from ottla.storage.inspection import SMALL_OPENED, SMALL_PLAIN, is_small
 from ottla.storage.log_config import LogConfig
@@ -76,7 +76,8 @@ class TimeSearch(NamedTuple):
 
         A batch that cannot be opened, or has more records than a producer may send, counts as one record with
         the header's timestamp: what is stored may have been written under other rules, and a single bad batch
-        may not keep everybody from finding the records around it.
+        may not keep everybody from finding the records around it. For the same reason the answer always lies
+        within the batch, and its timestamp fits into 64 bits, whatever the deltas of its records say.
         """
         whole = OffsetAndTime(
             max(header.base_offset, self.log_start), header.max_timestamp, header.leader_epoch
@@ -102,6 +103,8 @@ class TimeSearch(NamedTuple):
                 header.record_count,
                 self.timestamp - header.base_timestamp,
                 self.log_start - header.base_offset,
+                LONG - 1 - header.base_timestamp,
+                header.last_offset_delta,
             )
             while not records.advance(_STRETCH):
                 if pause is not None:

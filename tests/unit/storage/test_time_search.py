@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from attacks import forged
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError
 from ottla.protocol.varints import InvalidRecords, TimeWalk, encode_records
@@ -139,6 +140,42 @@ def test_a_stored_batch_with_more_records_than_are_allowed_counts_as_one_record(
     assert store.log.offset_for_timestamp(T0 + 4000) == (0, T0 + 4999, 0)
     store.log.delete_records_before(10)
     assert store.log.offset_for_timestamp(T0 + 4000) == (10, T0 + 4999, 0)
+
+
+@pytest.mark.parametrize("offset_delta", [1, 100_000, -1, -2, 2**31 - 1, -(2**31)])
+def test_a_forged_offset_delta_gives_no_offset_outside_of_its_batch(offset_delta: int) -> None:
+    store = Store()
+    for number in range(5):
+        store.log.append(batch(timestamp=T0 + number), 0)
+    store.log.append(memoryview(forged.batch(forged.record(offset_delta), now=T0 + 10)), 0)
+    store.log.append(batch(timestamp=T0 + 20), 0)
+    assert store.log.offset_for_timestamp(T0 + 3) == (3, T0 + 3, 0)
+    assert store.log.offset_for_timestamp(T0 + 5) == (5, T0 + 10, 0)
+    assert store.log.offset_for_timestamp(T0 + 11) == (6, T0 + 20, 0)
+    assert store.log.max_timestamp() == (6, T0 + 20, 0)
+
+
+def test_a_forged_offset_delta_gives_no_offset_before_the_start_of_the_log() -> None:
+    store = Store()
+    records = b"".join(forged.record(delta) for delta in (0, 99, -7, 3))
+    store.log.append(memoryview(forged.batch(records, count=4, now=T0)), 0)
+    store.log.delete_records_before(2)
+    assert store.log.offset_for_timestamp(T0) == (2, T0, 0)
+
+
+@pytest.mark.parametrize("timestamp_delta", [2**63 - 1, 2**63 - T0, -(2**63)])
+def test_a_record_whose_timestamp_leaves_64_bits_is_passed_over(timestamp_delta: int) -> None:
+    store = Store()
+    store.log.append(memoryview(forged.batch(forged.record(0, timestamp_delta), now=T0)), 0)
+    store.log.append(batch(timestamp=T0 + 5), 0)
+    assert store.log.offset_for_timestamp(T0 - 5) == (1, T0 + 5, 0)
+    assert store.log.offset_for_timestamp(T0) == (1, T0 + 5, 0)
+
+
+def test_the_largest_timestamp_that_64_bits_hold_is_found() -> None:
+    store = Store()
+    store.log.append(memoryview(forged.batch(forged.record(0, 2**63 - 1 - T0), now=T0)), 0)
+    assert store.log.offset_for_timestamp(T0) == (0, 2**63 - 1, 0)
 
 
 def test_a_search_goes_on_when_segments_leave_between_its_steps() -> None:
