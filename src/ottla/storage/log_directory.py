@@ -441,7 +441,7 @@ class LogDirectory:
             config,
             segments=[segment],
             leader_epochs=LeaderEpochs(),
-            producers=ProducerStates(f"{topic}-{partition}"),
+            producers=ProducerStates(f"{topic}-{partition}", config.producer_id_max_per_partition),
             snapshots=Snapshots(self._disk, folder),
         )
         log.epochs_file_is_missing()

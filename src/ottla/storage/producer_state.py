@@ -249,13 +249,15 @@ class ProducerStates:
     def forget_idle(self, keep: int) -> int:
         """Forget those that have been silent for longest until `keep` are left; how many they were.
 
-        A producer with an open transaction is never forgotten: its records would never be decided on.
+        Those seen in the same millisecond, as all are that a start has read from disk, go in the order of
+        their last batches in the log. A producer with an open transaction is never forgotten: its records
+        would never be decided on.
         """
         surplus = len(self._by_id) - max(keep, 0)
         if surplus <= 0:
             return 0
         idle = [state for state in self._by_id.values() if state.transaction_start < 0]
-        gone = nsmallest(surplus, idle, key=attrgetter("last_seen_ms"))
+        gone = nsmallest(surplus, idle, key=attrgetter("last_seen_ms", "last_offset"))
         for state in gone:
             del self._by_id[state.producer_id]
         return len(gone)

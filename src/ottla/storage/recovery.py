@@ -139,7 +139,7 @@ class Loader:
         self._names: set[str] = set()
         self._epochs = LeaderEpochs()
         self._epochs_file: bytes | None = None
-        self._producers = ProducerStates(name)
+        self._producers = ProducerStates(name, config.producer_id_max_per_partition)
         self._report = RecoveryReport(name, clean)
 
     def load(self) -> Loaded:

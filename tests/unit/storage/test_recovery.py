@@ -7,6 +7,7 @@ from ottla.storage import flushing
 from ottla.storage.inspect import inspect_index
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.producer_state import DEFAULT_LIMIT
 from ottla.testing.disk import FaultyDisk, MemoryDisk
 from unit.storage.logs import Store, batch, from_producer, offsets, read_all
 
@@ -411,3 +412,37 @@ class TestFirstSegmentLostWithThePower:
         log = store.crash()
         assert log.failure is None
         assert (log.log_start_offset, log.end_offset) == (int(names[-1].split(".")[0]), 60)
+
+
+@pytest.mark.parametrize("way", ["crash", "reopen"])
+def test_the_configured_number_of_producers_is_remembered_over_a_start(way: str) -> None:
+    """More of them than the default, so that a retry of each is still known as one."""
+    count = DEFAULT_LIMIT + 500
+    store = Store(producer_id_max_per_partition=2 * count)
+    for producer in range(count):
+        store.log.append(from_producer(0, producer=producer), 0)
+    log = getattr(store, way)()
+    assert len(log.producers) == count
+    for producer in (0, 1, count // 2, count - 1):
+        info = log.append(from_producer(0, producer=producer), 0)
+        assert (info.first_offset, info.duplicate) == (producer, True)
+
+
+@pytest.mark.parametrize("way", ["crash", "reopen"])
+def test_after_a_start_the_producers_that_wrote_last_are_kept(way: str) -> None:
+    store = Store(producer_id_max_per_partition=80)
+    for producer in range(80):
+        store.log.append(from_producer(0, producer=producer), 0)
+    for sequence in range(1, 20):
+        for producer in range(5):  # the first to come are the busiest
+            store.log.append(from_producer(sequence, producer=producer), 0)
+    log = getattr(store, way)()
+    log.append(from_producer(0, producer=1000), 0)  # one too many
+    assert len(log.producers) < 80
+    assert [log.producers.get(producer) is not None for producer in (0, 4, 5, 9, 79)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
