@@ -250,6 +250,25 @@ def test_a_batch_whose_client_has_gone_is_appended_all_the_same(target: Target) 
     pytest.fail("the batch was not appended")
 
 
+def test_pipelined_acks_0_batches_are_all_appended_though_their_client_closes_behind_them(
+    target: Target,
+) -> None:
+    """Each batch is opened in a thread, and the end of the stream is there before the first is done."""
+    topic = new_topic(target, cleanup_policy="compact")
+    clients, batches, count = 10, 5, 400
+    for _ in range(clients):
+        with target.client() as client:
+            sent = [batch(smallest_records(count, key=b"k"), count=count) for _ in range(batches)]
+            frames = [client.frame(produce_request(topic, each, acks=0), _VERSION) for each in sent]
+            client.socket.sendall(b"".join(frames))
+    with target.client() as client:
+        deadline = time.monotonic() + 20
+        while (end := client.fetch(topic, 0, max_bytes=1, max_wait_ms=10).high_watermark) < (
+            clients * batches * count
+        ):
+            assert time.monotonic() < deadline, f"{end} of {clients * batches * count} records were appended"
+
+
 def test_a_large_batch_is_refused_with_as_many_names_as_an_answer_may_hold(target: Target) -> None:
     topic = new_topic(target, cleanup_policy="compact")
     answer = produce(target, topic, batch(smallest_records(_LARGE), count=_LARGE))

@@ -8,6 +8,10 @@ The life of a connection is a simple cycle: read a frame, hand it to dispatch, s
 One request is under way at a time, as in Kafka, so answers leave in the order of their requests, and while a
 request waits or its answer is not yet taken by the client nothing more is read: a slow reader holds back
 itself and nobody else. Clients may pipeline; what they sent stays in the kernel's buffer or in `_early`.
+
+A client that is gone waits for nothing: its request is cancelled and the connection closed. Whole Produce
+requests that came before its end are handled first, without answers: with acks=0 a client may send its
+records and leave.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ logger = logging.getLogger("ottla.connection")
 Parts = list[bytes | bytearray | memoryview | FileSlice]
 
 _SIZE = 4
+_PRODUCE_KEY = b"\0\0"
+"""A request begins with its API key."""
 _JOINED = 32 * 1024
 """Up to here copying a slice of a file costs less than the two system calls it saves."""
 _SHORT_FILE = "a log file is shorter than its index says; the answer cannot be completed"
@@ -83,6 +89,7 @@ class Connection:
         "_answering",
         "_cached",
         "_claim",
+        "_client_gone",
         "_closed",
         "_early",
         "_fd",
@@ -92,6 +99,7 @@ class Connection:
         "_host",
         "_looked",
         "_out",
+        "_producing",
         "_reading",
         "_sock",
         "_turn_over",
@@ -124,6 +132,8 @@ class Connection:
         self._half: Holding | None = None  # the account of bytes that are kept for later
         self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
         self._answering: Pending | None = None
+        self._producing = False  # whether the request that is waited for (`_answering`) is a Produce
+        self._client_gone = False  # Produce requests it has sent are still to be handled; it gets no answers
         self._turn_over = False
         self._reading = False
         self._writing = False
@@ -235,7 +245,22 @@ class Connection:
             return
         except OSError as error:
             logger.debug("%r is gone: %s", self, error)
-        self.close()
+        self._end_of_stream()
+
+    def _end_of_stream(self) -> None:
+        """Close, but handle the Produce requests first that came behind the one under way."""
+        if self._answering is not None and not self._client_gone:
+            self._early = _whole_produce_frames(self._early, self._host.max_frame)
+            self._keep(len(self._early))
+        if self._answering is None or not self._early:
+            self.close()
+            return
+        self._client_gone = True
+        self._read_off()
+        if not self._producing:
+            self._answering.cancel()
+            self._answering = None
+            self._host.loop.call_soon(self._next)
 
     def _take(self, data: memoryview, end: int) -> None:
         """Handle the frames in data[:end]; keep what is not a whole frame for later."""
@@ -349,9 +374,10 @@ class Connection:
             return False
         if isinstance(answer, Pending):
             self._answering = answer
+            self._producing = frame[:2] == _PRODUCE_KEY
             answer.deliver_to(self._answered)
             return False
-        if answer is not None:
+        if answer is not None and not self._client_gone:
             self._send(answer)
         return not self.busy and not self._closed
 
@@ -360,7 +386,7 @@ class Connection:
         if isinstance(answer, Refused):
             self.close(str(answer))
             return
-        if answer is not None:
+        if answer is not None and not self._client_gone:
             self._send(answer)
         if not self.busy:
             self._next()
@@ -510,3 +536,18 @@ class Connection:
             self.close()
             return False
         return True
+
+
+def _whole_produce_frames(data: bytearray, max_frame: int) -> bytearray:
+    """The Produce requests in `data`, up to where a frame is not whole."""
+    found = bytearray()
+    position = 0
+    while len(data) - position >= _SIZE:
+        size = int.from_bytes(data[position : position + _SIZE], "big", signed=True)
+        end = position + _SIZE + size
+        if not 0 < size <= max_frame or end > len(data):
+            break
+        if data[position + _SIZE : position + _SIZE + 2] == _PRODUCE_KEY:
+            found += data[position:end]
+        position = end
+    return found

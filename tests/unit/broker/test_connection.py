@@ -273,6 +273,72 @@ def test_a_client_that_goes_away_while_it_waits_is_noticed() -> None:
     run(scenario)
 
 
+def _later(answered_with: bytes = b"") -> Pending:
+    waiting = Pending()
+    waiting.encode_by(lambda response: [answered_with] if answered_with else None)
+    return waiting
+
+
+def test_produce_requests_behind_one_under_way_are_handled_though_the_client_has_gone() -> None:
+    """With acks=0 a client may send its records and close."""
+
+    async def scenario() -> None:
+        under_way: list[Pending] = []
+
+        def take_later(body: bytes) -> Pending:
+            under_way.append(_later(b"an answer for nobody"))
+            return under_way[-1]
+
+        client = Client(take_later)
+        bodies = [b"\0\0first", b"\0\0second", b"\0\x0ca heartbeat", b"\0\0third"]
+        await client.send(b"".join(map(frame, bodies)) + frame(b"\0\0cut off")[:-1])
+        await until(lambda: len(under_way) == 1)
+        client.sock.close()
+        await until(lambda: client.connection._client_gone)
+        assert not client.host.gone
+        under_way[0].resolve(None)
+        await until(lambda: len(under_way) == 2)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not client.host.gone, "one more is waiting"
+        under_way[1].resolve(None)
+        await until(lambda: bool(client.host.gone))
+        assert client.host.seen == [bodies[0], bodies[1], bodies[3]]
+
+    run(scenario)
+
+
+def test_produce_requests_behind_a_long_poll_are_handled_at_once_when_the_client_has_gone() -> None:
+    async def scenario() -> None:
+        cancelled: list[bool] = []
+        poll = Pending(on_cancel=lambda: cancelled.append(True))
+        client = Client(lambda body: poll if body.startswith(b"\0\1") else None)
+        await client.send(frame(b"\0\1poll") + frame(b"\0\0records") * 50)
+        await until(lambda: bool(client.host.seen))
+        client.sock.close()
+        await until(lambda: bool(client.host.gone))
+        assert cancelled == [True]
+        assert client.host.seen == [b"\0\1poll"] + [b"\0\0records"] * 50
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("behind", [b"\0\1another poll", b"\0\0records cut off"])
+def test_a_long_poll_is_cancelled_when_its_client_has_gone_and_no_whole_produce_waits(behind: bytes) -> None:
+    async def scenario() -> None:
+        cancelled: list[bool] = []
+        client = Client(lambda body: Pending(on_cancel=lambda: cancelled.append(True)))
+        cut_off = behind.endswith(b"cut off")
+        await client.send(frame(b"\0\1poll") + frame(behind)[: -1 if cut_off else None])
+        await until(lambda: bool(client.host.seen))
+        client.sock.close()
+        await until(lambda: bool(client.host.gone))
+        assert cancelled == [True]
+        assert client.host.seen == [b"\0\1poll"]
+
+    run(scenario)
+
+
 def test_a_frame_that_comes_in_drips_is_told_from_one_that_flows() -> None:
     async def scenario() -> None:
         client = Client(echo)
