@@ -95,6 +95,11 @@ class Replicas:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of the topic whose partitions are found under this name; None when there is none."""
+        plan = self._known.get(topic)
+        return plan.id if plan is not None else None
+
     def led(self, topic: str) -> list[Partition]:
         """The partitions of a topic that this broker leads and has a sound log of."""
         plan = self._known.get(topic)

@@ -62,6 +62,8 @@ _PAUSE_AFTER = 8
 _SORTED_AT_ONCE = 2_000
 _SETTLED_AT_ONCE = 500
 _ZSTD_SINCE = 7
+_IDS_SINCE = 13
+"""From this version on topics are named by id."""
 _LENGTH = Struct(">i")  # at byte 8
 _LENGTH_POSITION = 8
 _MAGIC_AND_ATTRIBUTES = Struct(">bIh")  # at byte 16, with the CRC between them
@@ -80,6 +82,7 @@ class _Late:
     """A batch that is not appended in this turn of the loop, and what stands in the response for now."""
 
     topic: str
+    topic_id: bytes
     index: int
     records: memoryview
     answer: PartitionProduceResponse
@@ -129,7 +132,7 @@ def _produce_few(broker: Broker, request: ProduceRequest, version: int) -> _Outc
     for topic in request.topic_data:
         if not topic.partition_data:
             continue
-        name = topic.name if version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if version < _IDS_SINCE else _name_of(broker, topic.topic_id)
         answers = [
             _append(broker, name, data, request, version, waiting, late) for data in topic.partition_data
         ]
@@ -151,7 +154,7 @@ def _produce_many(broker: Broker, request: ProduceRequest, version: int) -> Step
     topics = []
     entries = 0
     for topic, partitions in (yield from _without_repeats(request.topic_data)):
-        name = topic.name if version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if version < _IDS_SINCE else _name_of(broker, topic.topic_id)
         answers: list[PartitionProduceResponse] = []
         for some in in_portions(list(partitions.values()), _PAUSE_AFTER):
             answers += [_append(broker, name, data, request, version, fresh, late) for data in some]
@@ -162,6 +165,8 @@ def _produce_many(broker: Broker, request: ProduceRequest, version: int) -> Step
                     waiting += [w for w in fresh if not _settled(w, acks)]
                     fresh.clear()
                 yield
+                if version >= _IDS_SINCE:
+                    name = _name_of(broker, topic.topic_id)  # the topic may have been deleted meanwhile
         topics.append(
             TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
         )
@@ -189,6 +194,15 @@ def _without_repeats(
                 entries = 0
                 yield
     return found.values()
+
+
+def _name_of(broker: Broker, topic_id: bytes) -> str | None:
+    """The name of the topic with this id, unless its partitions here are gone or belong to a newer topic.
+
+    That can be so before the image says it.
+    """
+    name = broker.topic_name(topic_id)
+    return name if name is not None and broker.replicas.topic_id(name) == topic_id else None
 
 
 def _copy_records(request: ProduceRequest) -> None:
@@ -245,7 +259,7 @@ def _append(
     except OpenElsewhere:
         if late is None:
             raise
-        return _postpone(broker, partition.topic, data.index, records, late)
+        return _postpone(broker, partition, records, late)
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=info.first_offset,
@@ -257,11 +271,13 @@ def _append(
 
 
 def _postpone(
-    broker: Broker, topic: str, index: int, records: memoryview, late: list[_Late]
+    broker: Broker, partition: Partition, records: memoryview, late: list[_Late]
 ) -> PartitionProduceResponse:
     """Copy the batch, whose frame is gone when the loop goes on, and leave a place for its answer."""
+    index = partition.index
     answer = PartitionProduceResponse(index=index)
-    late.append(_Late(topic, index, broker.inspections.copy(records), answer))
+    copy = broker.inspections.copy(records)
+    late.append(_Late(partition.topic, partition.topic_id, index, copy, answer))
     return answer
 
 
@@ -295,9 +311,14 @@ async def _append_one_late(
     """Append the batch; where it has to be opened, open it in a thread and try again.
 
     Each try begins with all checks: what was true before the batch was opened need not be true any more.
+    A topic that was deleted meanwhile and made again under the same name does not get the batch.
     """
     data, prepared_under = PartitionProduceData(index=one.index, records=one.records), None
     while True:
+        if broker.replicas.topic_id(one.topic) != one.topic_id:
+            by_id = version >= _IDS_SINCE
+            gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return _refusal(one.index, ApiError(gone), -1)
         try:
             return _append(broker, one.topic, data, request, version, waiting, None, prepared_under)
         except OpenElsewhere:
