@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import cache
 from threading import Thread
 
 from attacks.attack import MB, Target, attack
 from attacks.forged import ZSTD, batch, produce_request, record, smallest_records, zstd
+from ottla.protocol.compression import compress
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -68,3 +70,40 @@ def lookups_in_large_batches(target: Target) -> None:
     for thread in threads:
         thread.join(120)
     assert not failures, failures
+
+
+_GZIP, _SNAPPY = 1, 2
+_LYING_BATCHES = 99
+
+
+def _tiny_members() -> bytes:
+    """62 KB of empty gzip members before ten records."""
+    return gzip.compress(b"", mtime=0) * 3100 + gzip.compress(smallest_records(10))
+
+
+def _tiny_blocks() -> bytes:
+    """60 KB of empty snappy blocks in the framing of the Java library."""
+    return compress(_SNAPPY, b"") + b"\0\0\0\x01\0" * 12_000
+
+
+def _store_batches_with_lying_headers(target: Target) -> None:
+    """Small batches that are costly to open, and whose headers promise a record that they do not hold."""
+    for topic, body, codec in (("gzip", _tiny_members(), _GZIP), ("snappy", _tiny_blocks(), _SNAPPY)):
+        target.create_topic(topic)
+        lying = batch(body, count=10, now=_NOW, attributes=codec, max_timestamp=_NOW + 60_000)
+        with target.client() as client:
+            for _ in range(_LYING_BATCHES):
+                answer = client.call(produce_request(topic, lying), 9)
+                assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+@attack(
+    "ListOffsets by time over 99 batches of thousands of empty gzip members or snappy blocks",
+    prepare=_store_batches_with_lying_headers,
+)
+def lookups_in_batches_of_tiny_parts(target: Target) -> None:
+    with target.client() as client:
+        for topic in ("gzip", "snappy") * 2:
+            wanted = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(timestamp=_NOW + 1)])
+            answer = client.call(ListOffsetsRequest(replica_id=-1, topics=[wanted]), 5)
+            assert answer.topics[0].partitions[0].error_code == 0

@@ -206,6 +206,43 @@ def test_floods_of_tiny_members_frames_and_blocks_end_soon() -> None:
         assert time.perf_counter() - began < 5, codec
 
 
+def xerial(blocks: list[bytes]) -> bytes:
+    """Blocks in the framing of the Java library."""
+    packed = [bytes(cramjam.snappy.compress_raw(block)) for block in blocks]
+    framed = b"".join(struct.pack(">i", len(block)) + block for block in packed)
+    return compress(Codec.SNAPPY, b"") + framed
+
+
+def opened_by_both(codec: Codec, packed: bytes) -> list[bytes]:
+    """What the way for small bodies and the one for large bodies make of it."""
+    body, size = open_body(codec, packed, 1 << 27)
+    return [decompress(codec, packed, 1 << 27), bytes(body[:size])]
+
+
+@pytest.mark.parametrize("size", [1, 5000])  # the larger one is opened in a memory map
+def test_very_many_gzip_members_are_refused(size: int) -> None:
+    member = gzip.compress(NOISE[:size])
+    most = gzip.compress(b"ab") + member * 255
+    assert len(set(opened_by_both(Codec.GZIP, most))) == 1
+    for open_it in (decompress, open_body):
+        with pytest.raises(CompressionError, match="more than 256 members"):
+            open_it(Codec.GZIP, most + member, 1 << 27)
+
+
+@pytest.mark.parametrize("size", [0, 1, 511])
+def test_very_many_tiny_snappy_blocks_are_refused(size: int) -> None:
+    block = bytes(size)
+    assert opened_by_both(Codec.SNAPPY, xerial([block] * 256)) == [block * 256] * 2
+    for open_it in (decompress, open_body):
+        with pytest.raises(CompressionError, match=r"snappy: \d+ blocks for the first"):
+            open_it(Codec.SNAPPY, xerial([block] * 150_000), 1 << 27)
+
+
+def test_any_number_of_snappy_blocks_of_a_kilobyte_is_read() -> None:
+    block = bytes(range(256)) * 4
+    assert opened_by_both(Codec.SNAPPY, xerial([block] * 5000 + [b"x"])) == [block * 5000 + b"x"] * 2
+
+
 MEMORY_OF_BOMBS = """
 import struct, sys
 from ottla.protocol.compression import Codec, CompressionError, compress, decompress

@@ -135,7 +135,7 @@ class Broker:
         self._server = Server(dispatcher, limits_of(self.config), self._sockets, self.client_memory)
         self.creation_rate = CreationRate()
         self.inspections = Inspections(self._server.memory.count)
-        self.lookups = Lookups()
+        self.lookups = Lookups(self._loop.time)
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None
         self._leaving = AsyncExitStack()

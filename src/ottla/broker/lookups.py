@@ -1,16 +1,17 @@
 """Searches by time beside the event loop, for ListOffsets requests that ask for them.
 
-Most of them end in a small batch that the index leads to, and are done on the spot. The others run in one
-thread of their own, one place of one log at a time, so that requests take turns and a client that asks for
-costly ones keeps nobody but others like it waiting. Between short stretches of work the thread sleeps for a
-moment, by which the event loop gets the interpreter whenever it wants it.
+Most of them end in a small batch that the index leads to, and are done on the spot. The others, also those
+that turn out to take longer than a turn, run in one thread of their own, one place of one log at a time, so
+that requests take turns and a client that asks for costly ones keeps nobody but others like it waiting.
+Between short stretches of work the thread sleeps for a moment, by which the event loop gets the interpreter
+whenever it wants it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -24,7 +25,8 @@ _TURN = 0.002  # seconds of work on the event loop, after which others have a tu
 
 
 class Lookups:
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ottla-lookups")
         self._stopping = False
 
@@ -42,19 +44,19 @@ class Lookups:
         return await self._first(log, log.searches_newest())
 
     async def _first(self, log: Log, searches: Iterator[TimeSearch | None]) -> OffsetAndTime | None:
-        began = time.monotonic()
+        began = self._monotonic()
         for search in searches:
-            found = None if search is None else await self._run(log, search)
+            found = None if search is None else await self._run(log, search, began + _TURN)
             if found is not None:
                 return found
-            if time.monotonic() - began > _TURN:
+            if self._monotonic() - began > _TURN:
                 await asyncio.sleep(0)
-                began = time.monotonic()
+                began = self._monotonic()
         return None
 
-    async def _run(self, log: Log, search: TimeSearch) -> OffsetAndTime | None:
+    async def _run(self, log: Log, search: TimeSearch, deadline: float) -> OffsetAndTime | None:
         try:
-            return log.run_search(search, only_small=True)
+            return log.run_search(search, only_small=True, is_late=lambda: self._monotonic() > deadline)
         except TooLong:
             self._check_running()
             work = partial(log.run_search, search, pause=self._pause)

@@ -13,6 +13,10 @@ What is inside each block differs in ways that clients depend on:
 A few bytes can claim to hold gigabytes. So `decompress` takes the largest size its caller is willing to hold
 and never writes beyond it: declared sizes are only used to refuse early or to size a buffer, output goes to a
 buffer of bounded size, and whatever is wrong with the input comes out as `CompressionError`.
+
+Each gzip member and each snappy block costs some microseconds, however little it holds. Producers write one
+member, and blocks of a kilobyte or more, so a batch of very many tiny ones is refused as unreadable. (In lz4
+and zstd, frames are read by the library, which takes less than a microsecond for each.)
 """
 
 from __future__ import annotations
@@ -59,9 +63,13 @@ DEFAULT_LEVELS: dict[Codec, int] = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
 _GZIP_WINDOW = 31  # zlib's way to say: gzip header and trailer, 32 KB window
 _GZIP_STEP = 16 * 1024
 
+_MOST_MEMBERS = 256
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK = 32 * 1024
+_MOST_SMALL_BLOCKS = 256  # beside one for each `_SMALL_BLOCK` bytes that the blocks hold
+_SMALL_BLOCK = 512
 _INT32 = Struct(">i")
 # How much one byte of input can become at most. Deflate: a pair of codes of one bit each copies 258 bytes.
 # The densest snappy element copies 64 bytes for 3 of input, the densest lz4 sequence 255 for one, the densest
@@ -159,9 +167,11 @@ def _decompress_to(codec: int, data: memoryview, room: memoryview) -> int:
 
 
 def _gzip_to(data: memoryview, room: memoryview) -> int:
-    position = size = 0
+    position = size = members = 0
     try:
         while position < len(data):
+            members += 1
+            _check_members(members)
             member = zlib.decompressobj(_GZIP_WINDOW)
             pending: Buffer = b""
             while not member.eof:
@@ -184,8 +194,7 @@ def _gzip_to(data: memoryview, room: memoryview) -> int:
 
 def _snappy_to(data: memoryview, room: memoryview) -> int:
     size = 0
-    for block in _snappy_blocks(data):
-        declared = _declared_snappy(block)
+    for block, declared in _snappy_blocks(data):
         if size + declared > len(room):
             return len(room)
         _raw_snappy_to(block, room[size : size + declared])
@@ -221,7 +230,10 @@ def _decompress_gzip_members(data: Buffer, position: int, first: bytes, max_size
     """
     out = bytearray(first)
     view = memoryview(data)
+    members = 1
     while position < len(view):
+        members += 1
+        _check_members(members)
         member = zlib.decompressobj(_GZIP_WINDOW)
         pending: Buffer = b""
         while not member.eof:
@@ -238,6 +250,11 @@ def _decompress_gzip_members(data: Buffer, position: int, first: bytes, max_size
     return bytes(out)
 
 
+def _check_members(count: int) -> None:
+    if count > _MOST_MEMBERS:
+        raise CompressionError(f"gzip: more than {_MOST_MEMBERS} members in one batch")
+
+
 def _compress_xerial(data: Buffer) -> bytes:
     view = memoryview(data)
     parts = [_XERIAL_HEADER]
@@ -250,8 +267,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
     out = bytearray()
-    for block in _snappy_blocks(memoryview(data)):
-        declared = _declared_snappy(block)
+    for block, declared in _snappy_blocks(memoryview(data)):
         if len(out) + declared > max_size:
             raise _too_large(max_size)
         opened = bytearray(declared)
@@ -260,13 +276,14 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
     return bytes(out)
 
 
-def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
-    """The raw snappy blocks: those in the Java framing, or the whole."""
+def _snappy_blocks(view: memoryview) -> Iterator[tuple[memoryview, int]]:
+    """The raw snappy blocks, those in the Java framing or the whole, each with the size it declares."""
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        yield view
+        yield view, _declared_snappy(view)
         return
     # The version fields behind the magic are not looked at: some writers have them in the wrong byte order.
     position, end = len(_XERIAL_HEADER), len(view)
+    count = total = 0
     while position < end:
         if end - position < 4:
             raise CompressionError("snappy: the data is cut off")
@@ -274,7 +291,13 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
         position += 4
         if not 0 < size <= end - position:
             raise CompressionError(f"snappy: a block of {size} bytes where {end - position} are left")
-        yield view[position : position + size]
+        block = view[position : position + size]
+        declared = _declared_snappy(block)
+        count += 1
+        total += declared
+        if count > _MOST_SMALL_BLOCKS + total // _SMALL_BLOCK:
+            raise CompressionError(f"snappy: {count} blocks for the first {total} bytes")
+        yield block, declared
         position += size
 
 

@@ -422,11 +422,16 @@ class Log:
             yield search if search is None else search._replace(truncations=self.truncations)
 
     def run_search(
-        self, search: TimeSearch, *, pause: Callable[[], object] | None = None, only_small: bool = False
+        self,
+        search: TimeSearch,
+        *,
+        pause: Callable[[], object] | None = None,
+        only_small: bool = False,
+        is_late: Callable[[], bool] | None = None,
     ) -> OffsetAndTime | None:
         """What is found there, if anything. In any thread; see `TimeSearch.run`."""
         try:
-            return search.run(pause=pause, only_small=only_small)
+            return search.run(pause=pause, only_small=only_small, is_late=is_late)
         except Damaged as damage:
             if search.truncations != self.truncations:
                 raise ApiError(

@@ -47,12 +47,18 @@ class TimeSearch(NamedTuple):
     truncations: int = 0  # of the log, when the place was found
 
     def run(
-        self, *, pause: Callable[[], object] | None = None, only_small: bool = False
+        self,
+        *,
+        pause: Callable[[], object] | None = None,
+        only_small: bool = False,
+        is_late: Callable[[], bool] | None = None,
     ) -> OffsetAndTime | None:
         """The first record at or behind `log_start` with at least that timestamp. Damaged on nonsense.
 
         Batches are judged by the largest timestamp in their header, and only one that can hold the record is
-        opened. With `only_small` TooLong is raised when that takes more than a moment.
+        opened. With `only_small` TooLong is raised when there are many batches, or a large one has to be
+        opened. It is also raised when `is_late`, which is asked after each batch that was opened, says so:
+        several batches that are small each take long together.
         """
         batches = walk(self.file, self.position, self.end, self.base_offset)
         for count, (position, header) in enumerate(batches, 1):
@@ -67,6 +73,10 @@ class TimeSearch(NamedTuple):
             found = self._first_in(position, header, pause, only_small)
             if found is not None:
                 return found
+            if pause is not None:
+                pause()
+            if is_late is not None and is_late():
+                raise TooLong
         return None
 
     def _first_in(

@@ -133,6 +133,30 @@ def test_many_batches_are_not_walked_where_it_may_not_take_long() -> None:
     assert found.offset == 301
 
 
+def test_small_batches_that_take_long_together_are_not_opened_where_it_may_not_take_long() -> None:
+    """Headers that promise a younger record than there is have batch after batch opened."""
+    store = Store()
+    for _ in range(50):
+        lying = forged.batch(forged.record(), now=T0, max_timestamp=T0 + 60_000)
+        store.log.append(memoryview(lying), 0)
+    store.log.append(batch(timestamp=T0 + 30_000), 0)
+    search = next(store.log.searches_since(T0 + 30_000))
+    assert search is not None
+    opened: list[int] = []
+
+    def is_late() -> bool:
+        opened.append(1)
+        return len(opened) == 3
+
+    with pytest.raises(TooLong):
+        store.log.run_search(search, only_small=True, is_late=is_late)
+    assert len(opened) == 3
+    pauses: list[int] = []
+    assert store.log.run_search(search, pause=lambda: pauses.append(1)) == (50, T0 + 30_000, 0)
+    assert len(pauses) == 50, "others get the interpreter after each batch that was opened"
+    assert store.log.run_search(search, only_small=True, is_late=lambda: False) == (50, T0 + 30_000, 0)
+
+
 def test_a_stored_batch_with_more_records_than_are_allowed_counts_as_one_record() -> None:
     store = Store(max_records_per_batch=1_000_000)
     store.log.append(batch(5000, codec=Codec.ZSTD), 0)
