@@ -21,6 +21,7 @@ from ottla.protocol.records import decode_batch
 
 _VERSION = 9
 _INVALID_RECORD = 87
+_INVALID_REQUEST = 42
 _INVALID_TIMESTAMP = 32
 _MAX_TIMESTAMP = -3
 _LARGE = 20_000
@@ -141,22 +142,56 @@ def test_a_small_batch_does_not_overtake_a_large_one_before_it(target: Target) -
     assert [(a.error_code, a.base_offset) for a in answers] == [(0, 0), (0, _LARGE), (0, 0), (0, _LARGE + 1)]
 
 
-def test_of_a_partition_named_twice_the_last_batch_is_appended(target: Target) -> None:
-    """As in Kafka, whether the topic is named twice or the partition within it."""
-    topic = new_topic(target)
+def _entry(index: int, count: int = 1) -> PartitionProduceData:
+    return PartitionProduceData(index=index, records=batch(smallest_records(count), count=count))
 
-    def entry(count: int) -> PartitionProduceData:
-        return PartitionProduceData(index=0, records=batch(smallest_records(count), count=count))
 
-    def named(*entries: PartitionProduceData) -> TopicProduceData:
-        return TopicProduceData(name=topic, partition_data=list(entries))
+def _named(topic: str, *entries: PartitionProduceData) -> TopicProduceData:
+    return TopicProduceData(name=topic, partition_data=list(entries))
 
+
+def _repeats(topic: str) -> dict[str, list[TopicProduceData]]:
+    """Requests that name partition 0 more than once and partition 1 once."""
+    return {
+        "in one topic": [_named(topic, _entry(0), _entry(1), _entry(0, 2))],
+        "in a topic named twice": [_named(topic, _entry(0), _entry(1)), _named(topic, _entry(0, 2))],
+        "thousands of times": [_named(topic, *[_entry(0)] * 3_000, _entry(1), *[_entry(0)] * 3_000)],
+    }
+
+
+@pytest.mark.parametrize("repeated", _repeats("").keys())
+def test_a_partition_named_more_than_once_is_refused_and_the_others_are_served(
+    target: Target, repeated: str
+) -> None:
+    topic = new_topic(target, partitions=2)
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=_repeats(topic)[repeated])
     with target.client() as client:
-        for data in ([named(entry(2), entry(1))], [named(entry(2)), named(entry(3), entry(1))]):
-            answer = client.call(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data), _VERSION)
-            (only,) = answer.responses
-            assert [(a.index, a.error_code) for a in only.partition_responses] == [(0, 0)]
-    assert [(header.base_offset, header.record_count) for header in stored(target, topic)] == [(0, 1), (1, 1)]
+        answer = client.call(request, _VERSION)
+        (only,) = answer.responses
+        told = sorted((a.index, a.error_code, a.base_offset) for a in only.partition_responses)
+        assert told == [(0, _INVALID_REQUEST, -1), (1, 0, 0)]
+        messages = {a.error_message for a in only.partition_responses if a.error_code}
+        assert messages == {"the partition is named more than once in the request"}
+        assert [client.fetch(topic, 0, partition=n).high_watermark for n in (0, 1)] == [0, 1]
+
+
+def test_a_topic_named_twice_with_different_partitions_is_served(target: Target) -> None:
+    topic = new_topic(target, partitions=2)
+    topics = [_named(topic, _entry(0)), _named(topic, _entry(1))]
+    with target.client() as client:
+        answer = client.call(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics), _VERSION)
+        (only,) = answer.responses
+        assert [(a.index, a.error_code) for a in only.partition_responses] == [(0, 0), (1, 0)]
+
+
+def test_acks_0_that_names_a_partition_twice_closes_the_connection(target: Target) -> None:
+    topic = new_topic(target)
+    request = ProduceRequest(acks=0, timeout_ms=30_000, topic_data=[_named(topic, _entry(0), _entry(0))])
+    with target.client() as client:
+        client.send(request, _VERSION)
+        assert client.is_closed(within=30)
+    with target.client() as client:
+        assert client.fetch(topic, 0).high_watermark == 0
 
 
 _MANY = 700

@@ -162,12 +162,17 @@ _RECORDS = (
     ),
 )
 
+_TWICE = (
+    "A partition that is named more than once in a Produce request is refused. Kafka appends the last "
+    "batch and answers with success, and the others are lost in silence."
+)
 _DUPLICATE_TIME = (
     "The answer to a duplicate is the answer to the first: without a time unless the broker stamps "
     "it. Kafka puts "
     "the batch's own time where the broker's belongs."
 )
 _PRODUCING = (
+    Difference(_TWICE, ["produce.the_same_topic_and_partition_twice_in_one_request"]),
     Difference(
         _DUPLICATE_TIME,
         [

@@ -6,8 +6,9 @@ them, which is when the high watermark has passed them. Version 13 names topics 
 
 A request brings exactly one batch for a partition. What the request itself may not contain is refused here,
 with no log start in the answer; what the log does not take is refused by the log, and then the answer says
-where it starts, by which a producer knows whether its earlier batches were deleted meanwhile. Of a partition
-that is named several times the last batch counts and the others are dropped, as in Kafka.
+where it starts, by which a producer knows whether its earlier batches were deleted meanwhile. A partition
+that is named more than once in a request gets none of its batches and is answered once, with INVALID_REQUEST.
+(Kafka appends the last one, answers for that, and drops the others in silence.)
 
 A request for many partitions that has kept the event loop for long is finished in slices in the slow lane.
 A batch that has to be opened and is large is copied and opened beside the event loop (`Inspections`); the
@@ -18,7 +19,7 @@ request meanwhile.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from struct import Struct
@@ -74,6 +75,9 @@ _WITHOUT_LOG_START = (
     ErrorCode.RECORD_LIST_TOO_LARGE,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
+_REPEATED = "the partition is named more than once in the request"
+_Named = tuple[TopicProduceData, dict[int, PartitionProduceData], set[int]]
+"""A topic, an entry for each of its partitions in a request, and the partitions that had more than one."""
 _Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
 
 
@@ -146,18 +150,23 @@ def _produce_few(broker: Broker, request: ProduceRequest, version: int) -> _Outc
 
 
 def _produce_many(broker: Broker, request: ProduceRequest, version: int) -> Steps[_Outcome]:
-    """As `_produce_few`, with pauses, and with the last entry of each partition only."""
+    """As `_produce_few`, with pauses, and with refusals for partitions that are named more than once."""
     acks = request.acks
     waiting: list[_Unacknowledged] = []
     fresh: list[_Unacknowledged] = []
     late: list[_Late] = []
     topics = []
     entries = 0
-    for topic, partitions in (yield from _without_repeats(request.topic_data)):
+    for topic, partitions, repeated in (yield from _by_topic(request.topic_data)):
         name = topic.name if version < _IDS_SINCE else _name_of(broker, topic.topic_id)
         answers: list[PartitionProduceResponse] = []
         for some in in_portions(list(partitions.values()), _PAUSE_AFTER):
-            answers += [_append(broker, name, data, request, version, fresh, late) for data in some]
+            answers += [
+                _append(broker, name, data, request, version, fresh, late)
+                if data.index not in repeated
+                else _refusal(data.index, ApiError(ErrorCode.INVALID_REQUEST, _REPEATED), -1)
+                for data in some
+            ]
             entries += len(some)
             if entries >= _PAUSE_AFTER:
                 entries = 0
@@ -177,18 +186,20 @@ def _produce_many(broker: Broker, request: ProduceRequest, version: int) -> Step
     return _answer(broker, request, response, waiting)
 
 
-def _without_repeats(
-    topics: list[TopicProduceData],
-) -> Steps[Iterable[tuple[TopicProduceData, dict[int, PartitionProduceData]]]]:
-    """Each topic once, with the last entry for each of its partitions. One without partitions is left out."""
-    found: dict[str | bytes, tuple[TopicProduceData, dict[int, PartitionProduceData]]] = {}
+def _by_topic(topics: list[TopicProduceData]) -> Steps[Iterable[_Named]]:
+    """Each topic once, with its partitions. One without partitions is left out."""
+    found: dict[str | bytes, _Named] = {}
     entries = 0
     for topic in topics:
         if not topic.partition_data:
             continue
-        known = found.setdefault(topic.name or topic.topic_id, (topic, {}))[1]
+        _, known, repeated = found.setdefault(topic.name or topic.topic_id, (topic, {}, set()))
         for some in in_portions(topic.partition_data, _SORTED_AT_ONCE):
-            known.update({data.index: data for data in some})
+            new = {data.index: data for data in some}
+            repeated |= known.keys() & new.keys()
+            if len(new) < len(some):
+                repeated.update(index for index, times in Counter(d.index for d in some).items() if times > 1)
+            known.update(new)
             entries += len(some)
             if entries >= _SORTED_AT_ONCE:
                 entries = 0
