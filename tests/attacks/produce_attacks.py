@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import cache
 from typing import Any
 
@@ -179,3 +180,18 @@ def batches_to_be_opened_to_many_partitions(target: Target) -> None:
     with target.client() as client:
         answer = client.call(_many_entries([TopicProduceData(name="t", partition_data=entries)]), _VERSION)
     assert {a.error_code for a in answer.responses[0].partition_responses} == {0}
+
+
+@attack(
+    "small batches to 20 partitions, to be compressed anew at the highest level",
+    prepare=lambda t: t.create_topic("t", partitions=20, compression_type="zstd", compression_zstd_level=22),
+    longest_wait=0.3,
+)
+def small_batches_to_be_recompressed(target: Target) -> None:
+    body = gzip.compress(b"".join(record(n, 0, b"k", bytes(40)) for n in range(300)))
+    entries = [PartitionProduceData(index=n, records=batch(body, count=300, attributes=1)) for n in range(20)]
+    request = _many_entries([TopicProduceData(name="t", partition_data=entries)])
+    with target.client() as client:
+        for _ in range(3):
+            answer = client.call(request, _VERSION)
+            assert {a.error_code for a in answer.responses[0].partition_responses} == {0}

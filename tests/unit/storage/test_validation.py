@@ -358,11 +358,25 @@ def validate_small(data: memoryview, config: LogConfig, prepared_under: LogConfi
             LogConfig(cleanup_policy=("compact",)),
         ),
         (batch(2, value=b"x" * 20_000), LogConfig(compression_type="zstd")),
+        (batch(2), LogConfig(compression_type="zstd", compression_zstd_level=22)),
+        (batch(2), LogConfig(compression_type="gzip", compression_gzip_level=9)),
+        (batch(2), LogConfig(compression_type="lz4", compression_lz4_level=12)),
         (with_times(*range(5000)), LogConfig()),
         (batch(5000, timestamp=T0 + 10**8), LogConfig()),
         (batch(5000), LogConfig(message_timestamp_before_max_ms=10**9)),
     ],
-    ids=["records", "decompressed", "headers", "recompressed", "no-max-timestamp", "ahead", "before"],
+    ids=[
+        "records",
+        "decompressed",
+        "headers",
+        "recompressed",
+        "zstd-22",
+        "gzip-9",
+        "lz4-12",
+        "no-max-timestamp",
+        "ahead",
+        "before",
+    ],
 )
 def test_a_batch_that_takes_long_to_open_is_not_opened_on_the_loop(
     data: memoryview, config: LogConfig
@@ -371,6 +385,13 @@ def test_a_batch_that_takes_long_to_open_is_not_opened_on_the_loop(
     with pytest.raises(OpenElsewhere):
         validate_small(data, config)
     assert bytes(data) == before
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_small_batch_is_recompressed_on_the_loop_at_the_default_level(codec: str) -> None:
+    config = LogConfig(compression_type=codec)
+    validated = validate_small(batch(2), config)
+    assert read_header(validated.data).compression == config.target_codec
 
 
 def test_what_was_prepared_under_the_same_configuration_is_not_opened_again() -> None:
