@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import socket
+import threading
 from functools import cache
 from typing import Any
 
@@ -180,6 +182,64 @@ def batches_to_be_opened_to_many_partitions(target: Target) -> None:
     with target.client() as client:
         answer = client.call(_many_entries([TopicProduceData(name="t", partition_data=entries)]), _VERSION)
     assert {a.error_code for a in answer.responses[0].partition_responses} == {0}
+
+
+@attack(
+    "Produce requests with acks=0 to a compacted topic whose clients leave at once",
+    prepare=lambda t: (_topic(t, "t", cleanup_policy="compact"), _topic(t, "ordinary")),
+    settings={"queued.max.request.bytes": 16 * MB, "socket.request.max.bytes": 8 * MB},
+    memory=16 * MB,
+)
+def clients_that_leave_batches_to_be_opened(target: Target) -> None:
+    """What waits to be opened is bounded, and takes no memory from the producers of other topics."""
+    body = zstd(smallest_records(60_000, key=b""))
+    host, _, port = target.address.rpartition(":")
+    with target.client() as client:
+        frame = client.frame(
+            produce_request("t", batch(body, count=60_000, attributes=ZSTD), acks=0), _VERSION
+        )
+    for _ in range(500):
+        with socket.create_connection((host, int(port))) as leaving:
+            leaving.sendall(frame)
+    with target.client(timeout=10) as client:
+        large = batch(record(0, 0, b"k", bytes(200_000)))
+        answer = client.call(produce_request("ordinary", large), _VERSION)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+@attack(
+    "batches of 301 records that hold 90,000 headers, one after the other",
+    prepare=lambda t: (
+        _topic(t, "t", cleanup_policy="compact"),
+        _topic(t, "other", cleanup_policy="compact"),
+    ),
+)
+def batches_that_look_like_little_work(target: Target) -> None:
+    """A batch with more records by its header is opened too, though such batches never end."""
+    body = zstd(b"".join(record(n, 0, b"k", b"", headers=300) for n in range(301)))
+    request = produce_request("t", batch(body, count=301, attributes=ZSTD))
+    stop, begun = threading.Event(), threading.Semaphore(0)
+
+    def one_after_the_other() -> None:
+        with target.client() as client:
+            while not stop.is_set():
+                client.call(request, _VERSION)
+                begun.release()
+
+    attackers = [threading.Thread(target=one_after_the_other) for _ in range(4)]
+    for one in attackers:
+        one.start()
+    try:
+        for _ in range(4):
+            assert begun.acquire(timeout=30)
+        honest = b"".join(record(n, 0, b"%d" % n, b"v" * 100) for n in range(1_000))
+        with target.client(timeout=15) as client:
+            answer = client.call(produce_request("other", batch(honest, count=1_000)), _VERSION)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    finally:
+        stop.set()
+        for one in attackers:
+            one.join()
 
 
 @attack(

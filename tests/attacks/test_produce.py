@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import decode_batch
+from raw_client import RawClient
 
 _VERSION = 9
 _INVALID_RECORD = 87
 _INVALID_REQUEST = 42
+_REQUEST_TIMED_OUT = 7
 _INVALID_TIMESTAMP = 32
 _MAX_TIMESTAMP = -3
 _LARGE = 20_000
@@ -273,7 +276,7 @@ def test_acks_0_stays_in_order_and_closes_the_connection_when_a_large_batch_is_r
         assert client.is_closed(within=30)
 
 
-def test_a_batch_whose_client_has_gone_is_appended_all_the_same(target: Target) -> None:
+def test_a_batch_that_is_being_opened_when_its_client_goes_is_appended(target: Target) -> None:
     topic = new_topic(target, cleanup_policy="compact")
     with target.client() as client:
         client.send(produce_request(topic, _sequenced(0, _LARGE)), _VERSION)
@@ -302,6 +305,68 @@ def test_pipelined_acks_0_batches_are_all_appended_though_their_client_closes_be
             clients * batches * count
         ):
             assert time.monotonic() < deadline, f"{end} of {clients * batches * count} records were appended"
+
+
+def _keep_the_thread_busy(target: Target, client: RawClient, topic: str) -> None:
+    """Have a batch opened that takes about a second, and return when it is begun."""
+    client.send(produce_request(topic, batch(zstd(record(headers=900_000)), attributes=ZSTD)), _VERSION)
+    with target.client() as other:
+        other.call(ApiVersionsRequest(), 0)
+
+
+def test_a_batch_that_waits_to_be_opened_when_its_client_goes_is_dropped(target: Target) -> None:
+    """It was never acknowledged, and a producer that lost its connection sends it again."""
+    slow, topic = new_topic(target, cleanup_policy="compact"), new_topic(target, cleanup_policy="compact")
+    with target.client() as busy, target.client() as last:
+        _keep_the_thread_busy(target, busy, slow)
+        with target.client() as leaving:
+            leaving.send(
+                produce_request(topic, batch(smallest_records(400, key=b""), count=400), acks=1), _VERSION
+            )
+        with target.client() as leaving:
+            leaving.send(
+                produce_request(topic, batch(smallest_records(500, key=b""), count=500), acks=0), _VERSION
+            )
+        with target.client() as other:
+            other.call(ApiVersionsRequest(), 0)
+        answer = last.call(produce_request(topic, batch(smallest_records(600, key=b""), count=600)), _VERSION)
+        assert busy.receive().responses[0].partition_responses[0].error_code == 0
+    assert answer.responses[0].partition_responses[0].base_offset == 500, "only acks=0 was appended before"
+
+
+def test_a_producer_is_told_to_try_again_while_too_many_batches_wait_to_be_opened(tmp_path: Path) -> None:
+    large = batch(b"".join(record(n, 0, b"k", bytes(3_000)) for n in range(301)), count=301)
+    settings = {"queued.max.request.bytes": 16 << 20, "socket.request.max.bytes": 8 << 20}
+    with BrokerProcess(tmp_path, settings) as broker, ExitStack() as clients:
+        assert broker.process is not None
+        target = Target(broker.bootstrap_servers, broker.process.pid)
+        slow, topic = new_topic(target, cleanup_policy="compact"), new_topic(target, cleanup_policy="compact")
+        busy = clients.enter_context(target.client())
+        producers = [clients.enter_context(target.client()) for _ in range(6)]
+        _keep_the_thread_busy(target, busy, slow)
+        for producer in producers:
+            producer.send(produce_request(topic, large), _VERSION)
+        told = 0
+        deadline = time.monotonic() + 60
+        while producers:
+            assert time.monotonic() < deadline
+            producer = producers.pop(-1)
+            answer = producer.receive().responses[0].partition_responses[0]
+            if answer.error_code:
+                assert answer.error_code == _REQUEST_TIMED_OUT
+                assert "too many batches wait to be opened" in answer.error_message
+                told += 1
+                producer.send(produce_request(topic, large), _VERSION)
+                producers.append(producer)
+        assert told
+        with target.client() as client:
+            assert client.fetch(topic, 0).high_watermark == 6 * 301
+        _keep_the_thread_busy(target, busy, slow)
+        unacknowledged = [clients.enter_context(target.client()) for _ in range(6)]
+        for producer in unacknowledged:
+            producer.send(produce_request(topic, large, acks=0), _VERSION)
+        assert unacknowledged[-1].is_closed(within=30)
+        assert "too many batches wait to be opened" in broker.output.read_text()
 
 
 def test_a_large_batch_is_refused_with_as_many_names_as_an_answer_may_hold(target: Target) -> None:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from ottla.broker.backlog import Backlog
 from ottla.broker.cleaning import Cleaning
 from ottla.broker.client_memory import ClientMemory
 from ottla.broker.creation_rate import CreationRate
@@ -29,7 +30,13 @@ from ottla.broker.group_surroundings import GroupSurroundings
 from ottla.broker.handlers import HANDLERS, advertised_by
 from ottla.broker.inspections import Inspections
 from ottla.broker.lane import Lane, Steps
-from ottla.broker.limits import client_memory_limits, group_settings, limits_of, topic_defaults
+from ottla.broker.limits import (
+    client_memory_limits,
+    group_settings,
+    inspection_memory,
+    limits_of,
+    topic_defaults,
+)
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.page_cache import Done
@@ -134,7 +141,7 @@ class Broker:
         dispatcher = Dispatcher(self, HANDLERS, self._lane, self.watchdog)
         self._server = Server(dispatcher, limits_of(self.config), self._sockets, self.client_memory)
         self.creation_rate = CreationRate()
-        self.inspections = Inspections(self._server.memory.count)
+        self.inspections = Inspections(Backlog(inspection_memory(self.config)), self._loop.time)
         self.lookups = Lookups(self._loop.time)
         self._maintenance = Maintenance(self)
         self._follower: asyncio.Task[None] | None = None

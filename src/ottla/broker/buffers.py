@@ -154,12 +154,6 @@ class RequestMemory:
         """Nobody who waits is served any more: the broker stops."""
         self._waiting.clear()
 
-    def count(self, size: int) -> None:
-        """Count memory that a request uses beside its frame, or, with a negative `size`, no longer."""
-        self.lent += size
-        if size < 0 and self._waiting:
-            self._grant()
-
     def give_back(self, lease: Lease) -> None:
         buffer, address = lease._buffer, lease._address
         lease._buffer, lease.view = _NOTHING, memoryview(_NOTHING)  # so that it is free before others ask

@@ -146,6 +146,10 @@ class Connection:
         return f"{self.peer} ({shown(self.client_id) if self.client_id else 'no client id'})"
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def busy(self) -> bool:
         """A request is under way or its answer not yet sent."""
         return self._answering is not None or bool(self._out)

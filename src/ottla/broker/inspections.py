@@ -5,10 +5,9 @@ One thread does it, for one batch at a time, so that the memory for opened recor
 moment, by which the event loop gets the interpreter whenever it wants it: others wait for a stretch (half a
 millisecond), not for the five milliseconds after which Python would make a thread let go.
 
-Of those that wait the batch with the fewest records is next, so that somebody who sends batches of a million
-records holds up others like him, and producers of ordinary ones for no longer than one of his.
-
-A batch that waits here was copied out of its frame; the copy counts as memory lent to requests.
+A batch that waits here was copied out of its frame. How much may wait, and who is next, is decided by
+`backlog`; what may not wait is refused. A batch that nobody waits for any more, because its client has gone
+before it was acknowledged, is dropped when its turn comes or when its room is needed.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
+from ottla.broker.backlog import Backlog, Holding, due, work_seconds
 from ottla.protocol.batches import read_header
 from ottla.storage.inspection import prepare
 from ottla.storage.log_config import LogConfig
@@ -28,15 +28,34 @@ from ottla.storage.log_config import LogConfig
 _PAUSE = 0.0001  # seconds; a timer of the system makes it a little longer
 
 
-class Inspections:
-    """`held` is told how many bytes more, or fewer, wait or are worked on."""
+class ClientGone(Exception):
+    """The batch was dropped: its client has closed the connection and will send it again."""
 
-    def __init__(self, held: Callable[[int], None]) -> None:
-        self._held = held
+
+class Copy:
+    """One batch in memory of its own, until it is released."""
+
+    __slots__ = ("_holding", "_turn", "abandoned", "records", "seconds")
+
+    def __init__(
+        self, records: memoryview, seconds: float, holding: Holding, abandoned: Callable[[], bool]
+    ) -> None:
+        self.records = records
+        self.seconds = seconds
+        self.abandoned = abandoned
+        self._holding: Holding | None = holding
+        self._turn: asyncio.Future[None] | None = None
+
+
+class Inspections:
+    def __init__(self, backlog: Backlog, now: Callable[[], float]) -> None:
+        self._backlog = backlog
+        self._now = now
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ottla-inspection")
         self._stopping = False
-        self._busy = False
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: records, who came first
+        self._copies: dict[Copy, None] = {}
+        self._working: Copy | None = None
+        self._waiting: list[tuple[float, int, Copy]] = []  # a heap: when it is due, who came first
         self._came = count()
 
     def close(self) -> None:
@@ -44,32 +63,62 @@ class Inspections:
         self._stopping = True
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def copy(self, records: memoryview) -> memoryview:
-        """The records in memory of their own, to be given back with `release`."""
-        self._held(len(records))
-        return memoryview(bytearray(records))
+    def copy(self, records: memoryview, address: str, abandoned: Callable[[], bool]) -> Copy | None:
+        """The batch in memory of its own, to be given back with `release`; None when too much waits.
 
-    def release(self, records: memoryview) -> None:
-        self._held(-len(records))
+        Once `abandoned` says so nobody needs the batch any more, and it may be dropped.
+        """
+        size, seconds = len(records), work_seconds(read_header(records))
+        holding = self._backlog.admit(address, size, seconds)
+        if holding is None and self._drop_abandoned():
+            holding = self._backlog.admit(address, size, seconds)
+        if holding is None:
+            return None
+        copy = Copy(memoryview(bytearray(records)), seconds, holding, abandoned)
+        self._copies[copy] = None
+        return copy
 
-    async def prepare(self, records: memoryview, config: LogConfig, now: int, partition: str) -> memoryview:
-        """`inspection.prepare` of the one batch that `records` begin with. ApiError when it is refused."""
+    def release(self, copy: Copy) -> None:
+        """Nothing happens when it was released before."""
+        if copy._holding is not None:
+            self._backlog.release(copy._holding)
+            copy._holding = None
+            copy.records = memoryview(b"")
+            del self._copies[copy]
+
+    async def prepare(self, copy: Copy, config: LogConfig, now: int, partition: str) -> memoryview:
+        """`inspection.prepare` of the batch. ApiError when it is refused, ClientGone when it was dropped."""
+        if copy._holding is None:
+            raise ClientGone
         loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        heappush(self._waiting, (read_header(records).record_count, next(self._came), turn))
+        copy._turn = turn = loop.create_future()
+        heappush(self._waiting, (due(self._now(), copy.seconds), next(self._came), copy))
         self._call_next()
         await turn
         try:
-            work = partial(prepare, records, config, now, partition, pause=self._pause)
+            if copy.abandoned():
+                raise ClientGone
+            work = partial(prepare, copy.records, config, now, partition, pause=self._pause)
             return await loop.run_in_executor(self._thread, work)
         finally:
-            self._busy = False
+            self._working = None
             self._call_next()
 
     def _call_next(self) -> None:
-        if self._waiting and not self._busy:
-            self._busy = True
-            heappop(self._waiting)[2].set_result(None)
+        while self._waiting and self._working is None:
+            copy = heappop(self._waiting)[2]
+            if copy._turn is not None and not copy._turn.done():
+                self._working = copy
+                copy._turn.set_result(None)
+
+    def _drop_abandoned(self) -> bool:
+        """Release what nobody waits for. True when there was something."""
+        dropped = [copy for copy in self._copies if copy is not self._working and copy.abandoned()]
+        for copy in dropped:
+            self.release(copy)
+            if copy._turn is not None and not copy._turn.done():
+                copy._turn.set_exception(ClientGone())
+        return bool(dropped)
 
     def _pause(self) -> None:
         if self._stopping:

@@ -8,6 +8,8 @@ from ottla.config.values import BrokerConfig
 from ottla.coordinator.group import GroupSettings
 from ottla.storage.descriptors import descriptors_for_clients
 
+_LEAST_FOR_INSPECTIONS = 4 * 1024 * 1024
+
 
 def limits_of(config: BrokerConfig) -> Limits:
     return Limits(
@@ -30,6 +32,11 @@ def client_memory_limits(config: BrokerConfig) -> tuple[int, int]:
         limit = _or_endless(config["queued.max.request.bytes"])
     share = config["client.memory.max.bytes.per.ip"]
     return limit, limit // 2 if share < 0 else share
+
+
+def inspection_memory(config: BrokerConfig) -> int:
+    """What batches may take that wait to be opened, beside `queued.max.request.bytes`."""
+    return max(_or_endless(config["queued.max.request.bytes"]) // 8, _LEAST_FOR_INSPECTIONS)
 
 
 def _or_endless(limit: int) -> int:

@@ -45,7 +45,7 @@ max.connection.creation.rate          INT     2147483647   >=0   cluster-wide un
 connections.max.idle.ms               LONG    600000       -
     Close a connection that has been silent so long; a negative value never does.
 queued.max.request.bytes              LONG    268435456    @not-zero
-    Memory for requests that are being read or answered; beyond it no more is read until some is done. As much again for answers that clients do not take; beyond it the slowest are cut off. -1 for no limit.
+    Memory for requests that are being read or answered; beyond it no more is read until some is done. An eighth of it (at least 4 MB) besides for batches that wait to be opened; beyond it producers are told to try again. As much again for answers that clients do not take; beyond it the slowest are cut off. -1 for no limit.
 client.memory.max.bytes               LONG    -1           >=-1  cluster-wide
     Memory for what clients make the broker keep: unfinished frames, fetch sessions, members of groups. When it is full, what has been idle for longest is dropped; what then finds no room is refused until there is some. -1 for as much as queued.max.request.bytes. Ottla's own key.
 client.memory.max.bytes.per.ip        LONG    -1           >=-1  cluster-wide

@@ -1,4 +1,4 @@
-"""Opening batches beside the event loop: in which order, and what it counts as memory."""
+"""Opening batches beside the event loop: in which order, and how much of it may wait."""
 
 from __future__ import annotations
 
@@ -6,23 +6,35 @@ import asyncio
 
 import pytest
 
-from ottla.broker.inspections import Inspections
+from ottla.broker.backlog import Backlog
+from ottla.broker.inspections import ClientGone, Copy, Inspections
 from ottla.protocol.errors import ApiError
 from ottla.storage.log_config import LogConfig
 from unit.storage.logs import T0, batch
 
 COMPACTED = LogConfig(cleanup_policy=("compact",))
+MB = 1 << 20
 
 
-def test_the_batch_with_the_fewest_records_is_next() -> None:
+def _inspections(most_bytes: int = 64 * MB) -> Inspections:
+    return Inspections(Backlog(most_bytes), lambda: 0.0)
+
+
+def _copy(inspections: Inspections, records: memoryview, gone: list[str] | None = None) -> Copy:
+    copy = inspections.copy(records, "10.0.0.1", lambda: bool(gone))
+    assert copy is not None
+    return copy
+
+
+def test_of_batches_that_come_at_once_the_one_with_the_least_work_is_next() -> None:
     order: list[int] = []
 
     async def one(inspections: Inspections, count: int) -> None:
-        await inspections.prepare(batch(count), COMPACTED, T0, "t-0")
+        await inspections.prepare(_copy(inspections, batch(count)), COMPACTED, T0, "t-0")
         order.append(count)
 
     async def all_of_them() -> None:
-        inspections = Inspections(lambda size: None)
+        inspections = _inspections()
         await asyncio.gather(*(one(inspections, count) for count in (5000, 3000, 4000, 10, 2000)))
         inspections.close()
 
@@ -30,11 +42,34 @@ def test_the_batch_with_the_fewest_records_is_next() -> None:
     assert order == [5000, 10, 2000, 3000, 4000]
 
 
+def test_small_batches_that_come_later_do_not_overtake_an_old_one_forever() -> None:
+    order: list[int] = []
+    time = [0.0]
+
+    async def one(inspections: Inspections, count: int) -> None:
+        await inspections.prepare(_copy(inspections, batch(count)), COMPACTED, T0, "t-0")
+        order.append(count)
+
+    async def some() -> None:
+        inspections = Inspections(Backlog(64 * MB), lambda: time[0])
+        tasks = []
+        for count in (10, 5000, 20, 30):  # the first is worked on at once, the others wait
+            tasks.append(asyncio.ensure_future(one(inspections, count)))
+            await asyncio.sleep(0)
+            time[0] += 1.0
+        await asyncio.gather(*tasks)
+        inspections.close()
+
+    asyncio.run(some())
+    assert order == [10, 5000, 20, 30]
+
+
 def test_others_are_served_after_a_batch_was_refused() -> None:
     async def two() -> int:
-        inspections = Inspections(lambda size: None)
-        refused = asyncio.ensure_future(inspections.prepare(batch(500, key=None), COMPACTED, T0, "t-0"))
-        taken = asyncio.ensure_future(inspections.prepare(batch(600), COMPACTED, T0, "t-0"))
+        inspections = _inspections()
+        keyless, good = _copy(inspections, batch(500, key=None)), _copy(inspections, batch(600))
+        refused = asyncio.ensure_future(inspections.prepare(keyless, COMPACTED, T0, "t-0"))
+        taken = asyncio.ensure_future(inspections.prepare(good, COMPACTED, T0, "t-0"))
         with pytest.raises(ApiError):
             await refused
         prepared = await taken
@@ -44,14 +79,53 @@ def test_others_are_served_after_a_batch_was_refused() -> None:
     assert asyncio.run(two()) == len(batch(600))
 
 
-def test_a_copy_counts_as_memory_until_it_is_released() -> None:
-    held: list[int] = []
-    inspections = Inspections(held.append)
+def test_a_copy_counts_until_it_is_released() -> None:
+    backlog = Backlog(64 * MB)
+    inspections = Inspections(backlog, lambda: 0.0)
     data = batch(3)
-    copy = inspections.copy(data)
-    assert bytes(copy) == bytes(data)
-    copy[0] ^= 1
-    assert bytes(copy) != bytes(data)
+    copy = _copy(inspections, data)
+    assert bytes(copy.records) == bytes(data)
+    copy.records[0] ^= 1
+    assert bytes(copy.records) != bytes(data)
+    assert backlog.size >= len(data)
+    inspections.release(copy)
     inspections.release(copy)
     inspections.close()
-    assert held == [len(data), -len(data)]
+    assert (backlog.size, backlog.seconds) == (0, 0.0)
+
+
+def test_batches_of_clients_that_have_gone_make_room_for_others() -> None:
+    data = batch(1000)
+
+    async def crowd() -> None:
+        inspections = _inspections(20 * (len(data) + 4096))
+        gone: list[str] = []
+        copies = []
+        while (copy := inspections.copy(data, "10.0.0.1", lambda: bool(gone))) is not None:
+            copies.append(copy)
+        assert len(copies) == 10  # half of the bound, for one address
+        opening = [
+            asyncio.ensure_future(inspections.prepare(one, COMPACTED, T0, "t-0")) for one in copies[:5]
+        ]
+        await asyncio.sleep(0)
+        gone.append("all of them")
+        kept = _copy(inspections, data)
+        outcomes = await asyncio.gather(*opening, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes[1:]] == [ClientGone] * 4
+        with pytest.raises(ClientGone):
+            await inspections.prepare(copies[7], COMPACTED, T0, "t-0")
+        assert len(await inspections.prepare(kept, COMPACTED, T0, "t-0")) == len(data)
+        inspections.close()
+
+    asyncio.run(crowd())
+
+
+def test_a_batch_is_dropped_at_its_turn_when_its_client_has_gone() -> None:
+    async def one() -> None:
+        inspections = _inspections()
+        with pytest.raises(ClientGone):
+            await inspections.prepare(_copy(inspections, batch(400), gone=["gone"]), COMPACTED, T0, "t-0")
+        await inspections.prepare(_copy(inspections, batch(400)), COMPACTED, T0, "t-0")
+        inspections.close()
+
+    asyncio.run(one())

@@ -13,7 +13,8 @@ that is named more than once in a request gets none of its batches and is answer
 A request for many partitions that has kept the event loop for long is finished in slices in the slow lane.
 A batch that has to be opened and is large is copied and opened beside the event loop (`Inspections`); the
 request is answered when that is done. Nothing overtakes either of them: their connection reads no further
-request meanwhile.
+request meanwhile. Where too much waits there already the batch is refused with REQUEST_TIMED_OUT, which every
+producer retries. A batch that still waits when its client has gone is dropped, unless acks=0.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import logging
 from collections import Counter, deque
 from collections.abc import Coroutine, Generator, Iterable
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.inspections import ClientGone, Copy
 from ottla.broker.lane import LARGEST, Steps
 from ottla.broker.pending import Pending
 from ottla.broker.portions import in_portions
@@ -65,6 +68,7 @@ _SETTLED_AT_ONCE = 500
 _ZSTD_SINCE = 7
 _IDS_SINCE = 13
 """From this version on topics are named by id."""
+_TOO_MUCH_WAITS = "too many batches wait to be opened; try again later"
 _LENGTH = Struct(">i")  # at byte 8
 _LENGTH_POSITION = 8
 _MAGIC_AND_ATTRIBUTES = Struct(">bIh")  # at byte 16, with the CRC between them
@@ -88,7 +92,7 @@ class _Late:
     topic: str
     topic_id: bytes
     index: int
-    records: memoryview
+    copy: Copy
     answer: PartitionProduceResponse
 
 
@@ -99,8 +103,8 @@ def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> _Outcome | Generator[Any, None, _Outcome]:
     if _is_short(request.topic_data):
-        return _produce_few(broker, request, context.version)
-    steps = _produce_many(broker, request, context.version)
+        return _produce_few(broker, request, context)
+    steps = _produce_many(broker, request, context)
     now, end = broker.watchdog.now, context.connection.last_active + _AT_ONCE
     try:
         while True:
@@ -128,8 +132,9 @@ def _is_short(topics: list[TopicProduceData]) -> bool:
     return entries <= _FEW and len({topic.name or topic.topic_id for topic in topics}) == len(topics)
 
 
-def _produce_few(broker: Broker, request: ProduceRequest, version: int) -> _Outcome:
+def _produce_few(broker: Broker, request: ProduceRequest, context: RequestContext) -> _Outcome:
     """For most requests."""
+    version = context.version
     waiting: list[_Unacknowledged] = []
     late: list[_Late] = []
     topics = []
@@ -138,20 +143,20 @@ def _produce_few(broker: Broker, request: ProduceRequest, version: int) -> _Outc
             continue
         name = topic.name if version < _IDS_SINCE else _name_of(broker, topic.topic_id)
         answers = [
-            _append(broker, name, data, request, version, waiting, late) for data in topic.partition_data
+            _append(broker, name, data, request, context, waiting, late) for data in topic.partition_data
         ]
         topics.append(
             TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
         )
     response = ProduceResponse(responses=topics)
     if late:
-        return _append_late(broker, request, version, response, waiting, late)
+        return _append_late(broker, request, context, response, waiting, late)
     return _answer(broker, request, response, waiting)
 
 
-def _produce_many(broker: Broker, request: ProduceRequest, version: int) -> Steps[_Outcome]:
+def _produce_many(broker: Broker, request: ProduceRequest, context: RequestContext) -> Steps[_Outcome]:
     """As `_produce_few`, with pauses, and with refusals for partitions that are named more than once."""
-    acks = request.acks
+    acks, version = request.acks, context.version
     waiting: list[_Unacknowledged] = []
     fresh: list[_Unacknowledged] = []
     late: list[_Late] = []
@@ -162,7 +167,7 @@ def _produce_many(broker: Broker, request: ProduceRequest, version: int) -> Step
         answers: list[PartitionProduceResponse] = []
         for some in in_portions(list(partitions.values()), _PAUSE_AFTER):
             answers += [
-                _append(broker, name, data, request, version, fresh, late)
+                _append(broker, name, data, request, context, fresh, late)
                 if data.index not in repeated
                 else _refusal(data.index, ApiError(ErrorCode.INVALID_REQUEST, _REPEATED), -1)
                 for data in some
@@ -182,7 +187,7 @@ def _produce_many(broker: Broker, request: ProduceRequest, version: int) -> Step
     waiting += fresh
     response = ProduceResponse(responses=topics)
     if late:
-        return _append_late(broker, request, version, response, waiting, late)
+        return _append_late(broker, request, context, response, waiting, late)
     return _answer(broker, request, response, waiting)
 
 
@@ -243,7 +248,7 @@ def _append(
     topic: str | None,
     data: PartitionProduceData,
     request: ProduceRequest,
-    version: int,
+    context: RequestContext,
     waiting: list[_Unacknowledged],
     late: list[_Late] | None,
     prepared_under: LogConfig | None = None,
@@ -261,7 +266,7 @@ def _append(
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
         if acks == _ALL:
             partition.check_in_sync()
-        records = _one_batch(data.records, request.transactional_id, version)
+        records = _one_batch(data.records, request.transactional_id, context.header.api_version)
         log_start = partition.log.log_start_offset
         broker.space.admit(len(records))
         info = partition.append(records, prepared_under=prepared_under, only_small=True)
@@ -270,7 +275,10 @@ def _append(
     except OpenElsewhere:
         if late is None:
             raise
-        return _postpone(broker, partition, records, late)
+        copy = broker.inspections.copy(records, context.address, partial(_abandoned, acks, context))
+        if copy is None:
+            return _refusal(data.index, ApiError(ErrorCode.REQUEST_TIMED_OUT, _TOO_MUCH_WAITS), log_start)
+        return _postpone(partition, copy, late)
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=info.first_offset,
@@ -281,21 +289,22 @@ def _append(
     return answer
 
 
-def _postpone(
-    broker: Broker, partition: Partition, records: memoryview, late: list[_Late]
-) -> PartitionProduceResponse:
-    """Copy the batch, whose frame is gone when the loop goes on, and leave a place for its answer."""
-    index = partition.index
-    answer = PartitionProduceResponse(index=index)
-    copy = broker.inspections.copy(records)
-    late.append(_Late(partition.topic, partition.topic_id, index, copy, answer))
+def _postpone(partition: Partition, copy: Copy, late: list[_Late]) -> PartitionProduceResponse:
+    """Leave a place for the answer to a batch that is appended later."""
+    answer = PartitionProduceResponse(index=partition.index)
+    late.append(_Late(partition.topic, partition.topic_id, partition.index, copy, answer))
     return answer
+
+
+def _abandoned(acks: int, context: RequestContext) -> bool:
+    """Whether nobody waits for the answer any more; with acks=0 nobody ever did, and the batch counts."""
+    return acks != 0 and context.connection.closed
 
 
 async def _append_late(
     broker: Broker,
     request: ProduceRequest,
-    version: int,
+    context: RequestContext,
     response: ProduceResponse,
     waiting: list[_Unacknowledged],
     late: list[_Late],
@@ -306,38 +315,47 @@ async def _append_late(
     try:
         while left:
             one = left[0]
-            answers[id(one.answer)] = await _append_one_late(broker, request, version, waiting, one)
-            broker.inspections.release(left.popleft().records)
+            answers[id(one.answer)] = await _append_one_late(broker, request, context, waiting, one)
+            broker.inspections.release(left.popleft().copy)
+    except ClientGone:
+        return None
     finally:
         for one in left:
-            broker.inspections.release(one.records)
+            broker.inspections.release(one.copy)
     for topic in response.responses:
         topic.partition_responses = [answers.get(id(place), place) for place in topic.partition_responses]
     return _answer(broker, request, response, waiting)
 
 
 async def _append_one_late(
-    broker: Broker, request: ProduceRequest, version: int, waiting: list[_Unacknowledged], one: _Late
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    waiting: list[_Unacknowledged],
+    one: _Late,
 ) -> PartitionProduceResponse:
     """Append the batch; where it has to be opened, open it in a thread and try again.
 
     Each try begins with all checks: what was true before the batch was opened need not be true any more.
     A topic that was deleted meanwhile and made again under the same name does not get the batch.
+    ClientGone when it was dropped instead.
     """
-    data, prepared_under = PartitionProduceData(index=one.index, records=one.records), None
+    if one.copy.abandoned():
+        raise ClientGone
+    data, prepared_under = PartitionProduceData(index=one.index, records=one.copy.records), None
     while True:
         if broker.replicas.topic_id(one.topic) != one.topic_id:
-            by_id = version >= _IDS_SINCE
+            by_id = context.version >= _IDS_SINCE
             gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return _refusal(one.index, ApiError(gone), -1)
         try:
-            return _append(broker, one.topic, data, request, version, waiting, None, prepared_under)
+            return _append(broker, one.topic, data, request, context, waiting, None, prepared_under)
         except OpenElsewhere:
             log = broker.replicas.leader(one.topic, one.index).log
             prepared_under = log.config
             try:
                 data.records = await broker.inspections.prepare(
-                    one.records, prepared_under, broker.clock.now_ms(), log.name
+                    one.copy, prepared_under, broker.clock.now_ms(), log.name
                 )
             except ApiError as error:
                 return _refusal(one.index, error, log.log_start_offset)
