@@ -115,7 +115,7 @@ log.roll.jitter.hours                 INT     0            >=0   high
 log.index.size.max.bytes              INT     10485760     >=4   cluster-wide
     Largest size of a segment's index.
 log.index.interval.bytes              INT     4096         >=0   cluster-wide
-    Bytes of log between two entries of the offset index.
+    Bytes of log between two entries of the offset index. More than 65536 count as 65536.
 log.segment.delete.delay.ms           LONG    60000        >=0   cluster-wide high
     How long a deleted segment stays on disk, for readers that are still busy with it.
 log.preallocate                       BOOLEAN false        -     cluster-wide unused

@@ -49,7 +49,7 @@ segment.index.bytes             INT     10485760    >=4
     Largest size of a segment's index; a full index starts the next segment.
 index.interval.bytes            INT     4096        >=0
     <- log.index.interval.bytes
-    Bytes of log between two entries of the offset index: fewer find records faster, more save space.
+    Bytes of log between two entries of the offset index: fewer find records faster, more save space. More than 65536 count as 65536, so that no search takes long (Kafka follows any number).
 preallocate                     BOOLEAN false       -            unused
     <- log.preallocate
     Reserve a new segment's whole size on disk. Without effect: room is set aside as a segment grows.

@@ -272,7 +272,7 @@ class Log:
             if segment.should_roll(config, size, next_offset - 1, max_timestamp, now):
                 segment = self._row.roll(batches[0][1], producers)
             began = self._clock.monotonic()
-            segment.append(data, batches, config.index_interval_bytes)
+            segment.append(data, batches, config.index_interval)
             ended = self._clock.monotonic()
             if ended - began > SLOW:
                 SLOW_WRITES.note(self.name, ended - began, size, ended)

@@ -14,6 +14,8 @@ from ottla.protocol.batches import COMPRESSION_MASK
 
 DAY_MS = 24 * 3600 * 1000
 FOREVER = 2**63 - 1
+MOST_BETWEEN_INDEX_ENTRIES = 64 * 1024
+"""Bytes. To find an offset, what lies between two entries is walked batch by batch on the event loop."""
 
 # The name of a codec in `compression.type`, and its number in a batch's attributes.
 CODEC_NUMBERS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -55,6 +57,8 @@ class LogConfig:
     producer_id_max_per_partition: int = 10_000
 
     # What every append asks, worked out once.
+    # `index_interval_bytes`, as far as it is followed.
+    index_interval: int = field(init=False, repr=False, compare=False)
     is_compacted: bool = field(init=False, repr=False, compare=False)
     is_deleted: bool = field(init=False, repr=False, compare=False)
     is_log_append_time: bool = field(init=False, repr=False, compare=False)
@@ -83,6 +87,7 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         derived = {
+            "index_interval": min(self.index_interval_bytes, MOST_BETWEEN_INDEX_ENTRIES),
             "is_compacted": "compact" in self.cleanup_policy,
             "is_deleted": "delete" in self.cleanup_policy,
             "is_log_append_time": self.message_timestamp_type == "LogAppendTime",

@@ -26,12 +26,13 @@ class CorruptIndex(Exception):
 class OffsetIndex:
     """`offsets` (relative to the segment's base offset) and `positions` of batches, both rising."""
 
-    __slots__ = ("offsets", "positions", "written")
+    __slots__ = ("offsets", "positions", "refined", "written")
 
     def __init__(self) -> None:
         self.offsets = array("i")
         self.positions = array("i")
         self.written = 0  # how many entries stand in the file
+        self.refined = False  # has entries that the file of a sealed segment does without
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -51,6 +52,15 @@ class OffsetIndex:
         del self.offsets[keep:]
         del self.positions[keep:]
         self.written = min(self.written, keep)
+
+    def with_entry(self, relative_offset: int, position: int) -> OffsetIndex:
+        """A copy with an entry more in between. The original stays as it is for a thread that writes it."""
+        slot = bisect_left(self.positions, position)
+        copy = OffsetIndex()
+        copy.offsets, copy.positions = self.offsets[:], self.positions[:]
+        copy.offsets.insert(slot, relative_offset)
+        copy.positions.insert(slot, position)
+        return copy
 
     def encode(self, first: int = 0) -> bytes:
         """The entries from number `first` on, as they stand in the file."""

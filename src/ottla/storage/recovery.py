@@ -312,7 +312,7 @@ class Loader:
     def _rebuild_indexes(self, segment: Segment, files: list[str]) -> None:
         """Make indexes anew. A clean stop writes none for an active segment that is too short to need any."""
         try:
-            segment.rebuild_indexes(self._config.index_interval_bytes)
+            segment.rebuild_indexes(self._config.index_interval)
         except Damaged as damage:
             raise _offline(segment, damage) from damage
         if not segment.has_no_index_entries():
@@ -497,7 +497,7 @@ class Loader:
             segment.start_empty_indexes()
             segment.max_timestamp = -1
             segment.max_timestamp_offset = segment.base_offset
-        interval = self._config.index_interval_bytes
+        interval = self._config.index_interval
         epochs, producers = self._epochs, self._producers
         latest = epochs.latest
         damage: Damaged | None = None

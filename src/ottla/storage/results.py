@@ -28,13 +28,17 @@ class FileSlice:
 
 
 class NotInMemory(Exception):
-    """To find an offset, this part of a file has to be read from the disk first."""
+    """To find an offset, this part of a file has to be read from the disk first.
 
-    def __init__(self, file: File, position: int, length: int) -> None:
+    `gets_on`: the search is long, a part of it has been done, and the next one goes on from there.
+    """
+
+    def __init__(self, file: File, position: int, length: int, *, gets_on: bool = False) -> None:
         super().__init__(f"{file.path} from {position} on is not in memory")
         self.file = file
         self.position = position
         self.length = length
+        self.gets_on = gets_on
 
 
 class AppendInfo:

@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 _LOOKED_THROUGH = 64 * 1024
 """Bytes read at once where a batch is looked for."""
 
+_WALKED_AT_ONCE = 2048  # batches; more than stand between two entries of an index that is not too sparse
 _TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers each, on every partition in use
 _TAIL_SHORTEST = 64
 _RESERVES_FROM = 16 * 1024 * 1024  # a segment of this size goes on growing, and has room set aside for it
@@ -199,7 +200,9 @@ class Segment:
         """
         self._file = None
         index, time_index = self._index, self._time_index
-        if index is not None and index.written == len(index) and (index.written or self.sealed):
+        if index is not None and (
+            index.refined or (index.written == len(index) and (index.written or self.sealed))
+        ):
             self._index = None
         if (
             time_index is not None
@@ -224,7 +227,10 @@ class Segment:
     @property
     def index_bytes(self) -> int:
         """Memory that closing the file would give back."""
-        return self._index.written * OFFSET_ENTRY_SIZE if self._index is not None else 0
+        index = self._index
+        if index is None:
+            return 0
+        return (len(index) if index.refined else index.written) * OFFSET_ENTRY_SIZE
 
     # -- indexes -------------------------------------------------------------------------------------
 
@@ -593,7 +599,7 @@ class Segment:
         """Cut the segment at a batch that begins at `position`; the segment is active afterwards."""
         index = self.index
         time_index = self.time_index
-        self.sealed = False
+        self.sealed = index.refined = False
         self._time_index = time_index
         end_offset = self.base_offset
         for _, header in walk(self.file, _floor_position(index, position), position):
@@ -610,8 +616,9 @@ class Segment:
     def find(self, offset: int, end_offset: int = LARGEST_OFFSET, *, wait: bool = True) -> Place | None:
         """The first batch that ends at or behind `offset`, None when there is none. Damaged on nonsense.
 
-        All offsets of the segment are below `end_offset`. NotInMemory when the disk would have to be waited
-        for and `wait` is False.
+        All offsets of the segment are below `end_offset`. With `wait` False NotInMemory is raised when the
+        disk would have to be waited for, or when the index is so sparse that there is a long way to walk:
+        then a part of it is done, and the next call goes on from there.
         """
         tail_last, tail_positions = self._tail_last, self._tail_positions
         if tail_last is not None and tail_positions is not None and offset >= self._tail_start:
@@ -624,11 +631,11 @@ class Segment:
         if not wait:
             self._check_in_memory(offset)
         try:
-            return self._search(offset, end_offset)
+            return self._search(offset, end_offset, wait)
         except (Damaged, CorruptIndex) as problem:
             self._distrust_index(problem)
         try:
-            return self._search(offset, end_offset)
+            return self._search(offset, end_offset, wait)
         except CorruptIndex as problem:
             raise Damaged(0, str(problem)) from problem
 
@@ -649,14 +656,14 @@ class Segment:
         if start < self.size and not self.file.read_cached(start, look):
             raise NotInMemory(self.file, start, min(_LOOKED_THROUGH, self.size - start))
 
-    def _search(self, offset: int, end_offset: int) -> Place | None:
+    def _search(self, offset: int, end_offset: int, wait: bool) -> Place | None:
         """`find` by the index. CorruptIndex when the entry used does not fit the log."""
         base, index = self.base_offset, self.index
         slot = bisect_right(index.offsets, offset - base)
         start = index.positions[slot - 1] if slot else 0
         highest = min(end_offset - 1, base + MAX_RELATIVE_OFFSET)
         batches = walk(self.file, start, self.size, base, highest)
-        for position, header in batches:
+        for walked, (position, header) in enumerate(batches):
             last = header[0] + header[6]
             if slot and position == start and last - base != index.offsets[slot - 1]:
                 raise CorruptIndex(f"the batch at byte {position} does not end where the index says")
@@ -665,7 +672,20 @@ class Segment:
                 if gap:
                     next(batches, None)  # a base offset that is wrong shows at the batch behind it
                 return Place(position, header[1] + LENGTH_OVERHEAD, gap)
+            if walked == _WALKED_AT_ONCE and not wait:
+                self._refine_index(index, last, position)
+                length = min(_LOOKED_THROUGH, self.size - position)
+                raise NotInMemory(self.file, position, length, gets_on=True)
         return None
+
+    def _refine_index(self, index: OffsetIndex, last_offset: int, position: int) -> None:
+        """Add an entry to an index that is too sparse: an earlier release wrote it, or Kafka, for a topic
+        with a very large index.interval.bytes. On the event loop only, as appends are. The index of a sealed
+        segment is not written again, and may be forgotten."""
+        refined = index.with_entry(last_offset - self.base_offset, position)
+        refined.refined = self.sealed and (index.refined or index.written == len(index))
+        self._index = refined
+        self._open_segments.index_loaded(self)
 
     def position_before(self, offset: int) -> int:
         """Where a batch begins that holds `offset` or lies before it, by the index. Damaged on nonsense."""

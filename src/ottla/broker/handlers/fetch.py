@@ -217,6 +217,8 @@ class _Fetch:
                     return
                 answer: FetchResponse | Exception = self.response()
             except NotInMemory as more:
+                if more.gets_on:
+                    rounds += 1
                 self._broker.read_ahead(more, go_on)
                 return
             except Exception as defect:  # noqa: BLE001 - dispatch tells of it; unanswered, the client would hang

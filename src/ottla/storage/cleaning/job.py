@@ -149,7 +149,7 @@ class _NewSegment:
 
     def __init__(self, job: CleaningJob, disk: Disk, throttle: Throttle, base_offset: int) -> None:
         self._folder = Path(job.folder)
-        self._interval = job.config.index_interval_bytes
+        self._interval = job.config.index_interval
         self._disk = disk
         self._throttle = throttle
         self._segment = Segment.create(
