@@ -37,6 +37,7 @@ from ottla.broker.limits import (
     limits_of,
     topic_defaults,
 )
+from ottla.broker.log_starts import LogStarts
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.page_cache import Done
@@ -148,6 +149,7 @@ class Broker:
         self._leaving = AsyncExitStack()
         path = Path(self.config.log_dir)
         self.directory = LogDirectory(path, self.disk, self.clock)
+        self.log_starts = LogStarts(self.directory.checkpoint_log_starts, self.in_thread)
         self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
         self.cleaning = Cleaning(self)
         self.space = Space(self)

@@ -199,7 +199,7 @@ class LogDirectory:
             )
         try:
             self._checkpoint_recovery_points()
-            self._checkpoint_log_starts()
+            self.checkpoint_log_starts()
         except OSError as problem:
             logger.error("%s: cannot write the checkpoints: %s", self.path, problem)
 
@@ -471,7 +471,7 @@ class LogDirectory:
         if had_offsets:
             self._checkpoint_recovery_points()
         if had_moved:
-            self._checkpoint_log_starts()
+            self.checkpoint_log_starts()
         if had_marks:
             self._write_high_watermarks(self._marks)
 
@@ -506,7 +506,7 @@ class LogDirectory:
 
     def _note_log_starts(self) -> bool:
         try:
-            self._checkpoint_log_starts()
+            self.checkpoint_log_starts()
         except OSError as problem:
             logger.error("%s: cannot write %s: %s", self.path, LOG_STARTS, problem)
             return False
@@ -527,7 +527,7 @@ class LogDirectory:
                 except ApiError as problem:
                     logger.error("flushing %s: %s", log.name, problem.message)
         self._checkpoint_recovery_points()
-        self._checkpoint_log_starts()
+        self.checkpoint_log_starts()
         if high_watermarks is not None:
             self._write_high_watermarks(high_watermarks)
 
@@ -543,7 +543,8 @@ class LogDirectory:
             RECOVERY_POINTS, lambda: {key: log.recovery_point for key, log in list(self.logs.items())}
         )
 
-    def _checkpoint_log_starts(self) -> None:
+    def checkpoint_log_starts(self) -> None:
+        """Write where the logs start. Blocks."""
         self._write_checkpoint(
             LOG_STARTS,
             lambda: {key: log.log_start_offset for key, log in list(self.logs.items())},

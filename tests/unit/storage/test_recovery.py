@@ -372,7 +372,7 @@ class TestFirstSegmentLostWithThePower:
         if flushed:
             store.log.flush()
         store.directory._checkpoint_recovery_points()
-        store.directory._checkpoint_log_starts()
+        store.directory.checkpoint_log_starts()
         store.directory.abandon()
         store.disk.remove(store.folder / f"{FIRST}.log")
         if power_lost:

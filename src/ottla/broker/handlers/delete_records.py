@@ -3,11 +3,17 @@
 -1 stands for the high watermark: delete all that consumers can see. Only topics whose cleanup policy deletes
 allow it; on a compacted topic the history of a key is not for cutting. Of a partition that is named twice the
 last offset counts, as in Kafka.
+
+The answer waits until the new log starts are on disk, by one write for the whole request: a deletion that was
+answered for survives `kill -9`. Where they cannot be written, the answer is KAFKA_STORAGE_ERROR; the records
+are out of sight then, and may be back after a crash unless a later write succeeds.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.lane import Steps
@@ -23,22 +29,56 @@ from ottla.protocol.messages.delete_records import (
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+logger = logging.getLogger("ottla.delete_records")
+
+_Answer = DeleteRecordsResponse | Steps[DeleteRecordsResponse]
+
 
 def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
-) -> Steps[DeleteRecordsResponse]:
+) -> Steps[DeleteRecordsResponse | Coroutine[Any, Any, _Answer]]:
     wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}
     for topic in request.topics:
         for each in topic.partitions:
             wanted.setdefault(topic.name, {})[each.partition_index] = each
         yield
     response = DeleteRecordsResponse()
+    deleted = False
     for name, partitions in wanted.items():
         results = []
         for each in partitions.values():
-            results.append(_delete(broker, name, each))
+            result = _delete(broker, name, each)
+            deleted |= not result.error_code
+            results.append(result)
             yield
         response.topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+    return _written(broker, response, context) if deleted else response
+
+
+async def _written(broker: Broker, response: DeleteRecordsResponse, context: RequestContext) -> _Answer:
+    """The response, once the log starts are on disk."""
+    try:
+        await broker.log_starts.written()
+    except OSError as problem:
+        broker.client_log.log(
+            logger,
+            logging.ERROR,
+            context.address,
+            "%s: cannot write the log starts after DeleteRecords of %r: %s",
+            broker.directory.path,
+            context.connection,
+            problem,
+        )
+        return _not_written(response)
+    return response
+
+
+def _not_written(response: DeleteRecordsResponse) -> Steps[DeleteRecordsResponse]:
+    for topic in response.topics:
+        for result in topic.partitions:
+            if not result.error_code:
+                result.error_code, result.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, -1
+            yield
     return response
 
 
