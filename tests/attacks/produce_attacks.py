@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
@@ -243,15 +244,17 @@ def batches_that_look_like_little_work(target: Target) -> None:
 
 
 @attack(
-    "small batches to 20 partitions, to be compressed anew at the highest level",
-    prepare=lambda t: t.create_topic("t", partitions=20, compression_type="zstd", compression_zstd_level=22),
-    longest_wait=0.3,
+    "small batches to 16 partitions, to be compressed anew at the highest level, from four clients",
+    prepare=lambda t: t.create_topic("t", partitions=16, compression_type="zstd", compression_zstd_level=22),
 )
 def small_batches_to_be_recompressed(target: Target) -> None:
     body = gzip.compress(b"".join(record(n, 0, b"k", bytes(40)) for n in range(300)))
-    entries = [PartitionProduceData(index=n, records=batch(body, count=300, attributes=1)) for n in range(20)]
+    entries = [PartitionProduceData(index=n, records=batch(body, count=300, attributes=1)) for n in range(16)]
     request = _many_entries([TopicProduceData(name="t", partition_data=entries)])
-    with target.client() as client:
-        for _ in range(3):
-            answer = client.call(request, _VERSION)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(target.client()) for _ in range(4)]
+        for client in clients:
+            client.send(request, _VERSION)
+        for client in clients:
+            answer = client.receive()
             assert {a.error_code for a in answer.responses[0].partition_responses} == {0}
