@@ -146,8 +146,9 @@ class Connection:
         return f"{self.peer} ({shown(self.client_id) if self.client_id else 'no client id'})"
 
     @property
-    def closed(self) -> bool:
-        return self._closed
+    def client_gone(self) -> bool:
+        """Nobody takes an answer any more, though Produce requests that came before may still be handled."""
+        return self._client_gone or self._closed
 
     @property
     def busy(self) -> bool:

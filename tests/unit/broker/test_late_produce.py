@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -104,3 +105,33 @@ def test_a_batch_is_appended_after_it_was_opened_when_its_topic_is_still_there(
         inspections.release.set()
         assert client.receive().responses[0].partition_responses[0].error_code == 0
         assert client.fetch("t", 0).high_watermark == _RECORDS
+
+
+def test_behind_the_end_of_a_client_only_batches_with_acks_0_are_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch whose answer nobody waits for will be sent again; with acks=0 it will not."""
+    inspections = _HeldInspections(monkeypatch)
+    with ottla.testing.broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        _create(client)
+        with RawClient(broker.bootstrap_servers) as producer:
+            frames = []
+            for acks, count in ((0, 500), (-1, 600), (0, 700)):
+                records = encode_batch([Record(n, 1_700_000_000_000, b"k", b"v", []) for n in range(count)])
+                data = [PartitionProduceData(index=0, records=records)]
+                topics = [TopicProduceData(name="t", partition_data=data)]
+                frames.append(
+                    producer.frame(ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=topics), 9)
+                )
+            producer.socket.sendall(b"".join(frames))
+            assert inspections.begun.wait(_PATIENCE)
+        assert broker.broker is not None
+        server = broker.broker._server
+        deadline = time.monotonic() + _PATIENCE
+        while not any(connection._client_gone for connection in list(server.connections)):
+            assert time.monotonic() < deadline, "the broker did not see that the client has gone"
+            time.sleep(0.001)
+        inspections.release.set()
+        while (end := client.fetch("t", 0, max_bytes=1, max_wait_ms=10).high_watermark) < 1_200:
+            assert time.monotonic() < deadline, f"only {end} records were appended"
+        assert end == 1_200

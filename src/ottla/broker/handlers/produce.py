@@ -298,7 +298,7 @@ def _postpone(partition: Partition, copy: Copy, late: list[_Late]) -> PartitionP
 
 def _abandoned(acks: int, context: RequestContext) -> bool:
     """Whether nobody waits for the answer any more; with acks=0 nobody ever did, and the batch counts."""
-    return acks != 0 and context.connection.closed
+    return acks != 0 and context.connection.client_gone
 
 
 async def _append_late(
