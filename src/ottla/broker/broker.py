@@ -69,6 +69,7 @@ from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.checkpoints import META
 from ottla.storage.files import Disk, RealDisk
 from ottla.storage.leader_epochs import CorruptCheckpoint
+from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
 from ottla.storage.results import NotInMemory
 
@@ -148,7 +149,12 @@ class Broker:
         self._follower: asyncio.Task[None] | None = None
         self._leaving = AsyncExitStack()
         path = Path(self.config.log_dir)
-        self.directory = LogDirectory(path, self.disk, self.clock)
+        # What topics say is known only when the cluster has been joined. Until then this must be right.
+        at_start = LogConfig(
+            producer_id_max_per_partition=self.config["producer.id.max.per.partition"],
+            index_interval_bytes=self.config["log.index.interval.bytes"],
+        )
+        self.directory = LogDirectory(path, self.disk, self.clock, config_for=lambda _: at_start)
         self.log_starts = LogStarts(self.directory.checkpoint_log_starts, self.in_thread)
         self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
         self.cleaning = Cleaning(self)
