@@ -20,9 +20,12 @@ def find_coordinator(target: Target) -> None:
         assert client.call(FindCoordinatorRequest(key="group"), 1).error_code == 0
 
 
-# Frames under way are request memory, with a limit of its own: so many that keeping them all would show.
 @attack(
-    "500 JoinGroups of 1 MB whose clients leave", memory=160 * MB, settings=SMALL, prepare=find_coordinator
+    "500 JoinGroups of 1 MB whose clients leave",
+    memory=128 * MB,
+    # Frames under way are request memory, with a limit of its own: it is small here too.
+    settings={**SMALL, "socket.request.max.bytes": 2 * MB, "queued.max.request.bytes": 16 * MB},
+    prepare=find_coordinator,
 )
 def joins_of_clients_that_leave(target: Target) -> None:
     protocol = JoinGroupRequestProtocol(name="range", metadata=b"x" * MB)
