@@ -24,7 +24,7 @@ from ottla.pipeline.topics.arrow_encoding import BadRow, encode_headers, encode_
 from ottla.pipeline.topics.links import borrowed
 from ottla.pipeline.topics.options import SinkOptions
 from ottla.pipeline.topics.partitioning import Sticky, murmur2, partitions_by_key
-from ottla.pipeline.topics.writing import Writer, WriteRefused, WriteSummary, write_rows
+from ottla.pipeline.topics.writing import NoSuchTopic, Writer, WriteRefused, WriteSummary, write_rows
 from ottla.protocol.batches import crc_matches, read_header
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import Record, decode_batch, validate_records
@@ -234,7 +234,7 @@ def test_a_missing_topic_is_created_or_refused_as_the_broker_is_set_up() -> None
         with pytest.raises(WriteRefused, match="topic 'no good/name'"):
             write(own, "no good/name", batch_of(value=["a"]))
     with ottla.testing.broker(auto_create_topics_enable=False) as own:
-        with pytest.raises(WriteRefused, match=r"topic 'missing' does not exist.*auto.create.topics.enable"):
+        with pytest.raises(NoSuchTopic, match=r"topic 'missing' does not exist.*auto.create.topics.enable"):
             write(own, "missing", batch_of(value=["a"]))
 
 
