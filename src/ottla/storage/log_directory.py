@@ -364,6 +364,8 @@ class LogDirectory:
             self._disk.replace(self.path / SEGMENTS, encode_segments(offline), sync=True)
         else:
             self._disk.remove(self.path / SEGMENTS)
+            # A loss of power must not bring the list back: it would be believed about logs that went on.
+            self._disk.sync_folder(self.path)
 
     def _settle_together(self, logs: list[Log]) -> None:
         """Write what these logs have to leave, and sync all of it by one call instead of several for each.
