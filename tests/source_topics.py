@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from ottla.client.group_offsets import committed_offsets
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire, check
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from ottla.protocol_client.group_offsets import committed_offsets
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire, check
 
 
 def write(

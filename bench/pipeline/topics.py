@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from ottla.client.admin import create_topic, delete_topic
-from ottla.client.wire import Wire
 from ottla.pipeline.topics.options import SinkOptions
 from ottla.pipeline.topics.writing import write_rows
+from ottla.protocol_client.admin import create_topic, delete_topic
+from ottla.protocol_client.wire import Wire
 
 PARTITIONS = 4
 EVENTS = "id bigint, user string, amount double, at timestamp, note string"

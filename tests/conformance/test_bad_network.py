@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaProducer
 
 import ottla.testing
-from ottla.client.consume import Consumer as Reader
-from ottla.client.offsets import spans
-from ottla.client.wire import Wire
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol_client.consume import Consumer as Reader
+from ottla.protocol_client.offsets import spans
+from ottla.protocol_client.wire import Wire
 from ottla.testing.in_process import InProcessBroker
 from raw_client import RawClient
 

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from conformance.command import LIMIT, Command
-from ottla.client.wire import Wire
 from ottla.protocol.messages.explain_group import ExplainGroupRequest
+from ottla.protocol_client.wire import Wire
 
 
 @pytest.fixture

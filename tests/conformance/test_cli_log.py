@@ -12,9 +12,9 @@ import pytest
 
 import ottla.testing
 from conformance.command import Command
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
 from ottla.protocol.compression import Codec
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 
 
 @pytest.fixture(scope="module")

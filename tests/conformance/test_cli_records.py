@@ -103,7 +103,7 @@ def test_a_topic_can_be_copied_into_one_with_fewer_partitions(
 
 
 def test_keys_from_lines_go_to_their_partitions(ottla: Command, make_topic: Callable[..., str]) -> None:
-    from ottla.client.partitioner import partition_of
+    from ottla.protocol_client.partitioner import partition_of
 
     topic = make_topic(5)
     ottla.ok("produce", topic, "--key-separator", ":", input="".join(f"key-{i}:v{i}\n" for i in range(50)))

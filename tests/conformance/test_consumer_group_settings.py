@@ -10,7 +10,6 @@ import pytest
 
 import ottla.testing
 from conformance.group_member import until
-from ottla.client.wire import Wire
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -20,6 +19,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from ottla.protocol_client.wire import Wire
 
 GROUP_RESOURCE = 32
 

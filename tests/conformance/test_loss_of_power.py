@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 import ottla.testing
-from ottla.client.wire import Wire
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.offset_for_leader_epoch import (
@@ -22,6 +21,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from ottla.protocol_client.wire import Wire
 from ottla.storage.log_directory import BOOT_ID_FILE
 from ottla.testing.in_process import InProcessBroker
 

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ottla.client.admin import (
+from ottla.protocol.apis import APIS
+from ottla.protocol.compression import Codec
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol_client.admin import (
     alter_topic,
     create_topic,
     delete_topic,
@@ -14,16 +19,11 @@ from ottla.client.admin import (
     replica_sizes,
     topic_settings,
 )
-from ottla.client.consume import Consumer
-from ottla.client.offsets import EARLIEST, LATEST, list_offsets, spans
-from ottla.client.partitioner import partition_of
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
-from ottla.protocol.apis import APIS
-from ottla.protocol.compression import Codec
-from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
-from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol_client.consume import Consumer
+from ottla.protocol_client.offsets import EARLIEST, LATEST, list_offsets, spans
+from ottla.protocol_client.partitioner import partition_of
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ from random import Random
 
 import pytest
 
-from ottla.client.fetched_batches import WrongOffsets, in_order
 from ottla.clock import ManualClock
 from ottla.protocol.batches import HEADER_SIZE, crc_matches, headers
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.records import Record, decode_batch, encode_batch
+from ottla.protocol_client.fetched_batches import WrongOffsets, in_order
 from ottla.storage.cleaning.cleaner import Cleaner, clean_now
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig

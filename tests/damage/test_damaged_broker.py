@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import ottla.testing
-from ottla.client.consume import Consumer, Damaged
-from ottla.client.wire import Wire
 from ottla.protocol.batches import headers
 from ottla.protocol.errors import ApiError
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, encode_batch
+from ottla.protocol_client.consume import Consumer, Damaged
+from ottla.protocol_client.wire import Wire
 from ottla.testing.in_process import InProcessBroker
 
 RECORDS = 61

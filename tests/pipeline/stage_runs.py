@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from ottla.client.consume import Consumer
-from ottla.client.offsets import spans
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
 from ottla.pipeline.building import BuiltStage, RunContext, build
 from ottla.pipeline.checkpoints import Checkpoints
+from ottla.protocol_client.consume import Consumer
+from ottla.protocol_client.offsets import spans
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 from ottla.testing.in_process import InProcessBroker
 
 _numbers = itertools.count(1)

@@ -12,14 +12,14 @@ import pyarrow.dataset as ds
 import pytest
 
 import ottla.testing
-from ottla.client.consume import Consumer
-from ottla.client.produce import Producer
-from ottla.client.wire import BrokerUnreachable, Wire
 from ottla.pipeline import lake, stage, topic
 from ottla.pipeline.topics.fetching import ReadOptions, read_range
 from ottla.pipeline.topics.links import borrowed
 from ottla.pipeline.topics.options import SinkOptions
 from ottla.pipeline.topics.writing import Writer
+from ottla.protocol_client.consume import Consumer
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import BrokerUnreachable, Wire
 from pipeline.pipeline_runs import ID, ids, running, until, write
 from pipeline.stage_runs import StageRuns
 from pipeline.test_writing import batch_of

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ottla.testing
-from ottla.client.consume import Consumer
-from ottla.client.offsets import spans
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
+from ottla.protocol_client.consume import Consumer
+from ottla.protocol_client.offsets import spans
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 from pipeline.spark_programs import program
 from pipeline.standalone import standalone
 

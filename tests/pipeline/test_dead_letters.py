@@ -12,11 +12,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
 from ottla.pipeline import dead_letters, stage, topic
 from ottla.pipeline.building import BuiltStage
 from ottla.pipeline.connectors import Connection, cut_to
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 from ottla.testing.in_process import InProcessBroker
 from pipeline.stage_runs import Got, StageRuns
 

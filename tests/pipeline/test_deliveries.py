@@ -102,7 +102,7 @@ def test_outputs_have_names_that_tell_them_apart() -> None:
         ("ottla.pipeline.lakes.layout.LakeError: lake x has other columns", True),
         ("ottla.pipeline.topics.option_values.TopicMissing: topic 'a' does not exist", False),
         ("ottla.pipeline.topics.writing.NoSuchTopic: topic 'a' does not exist", False),
-        ("ottla.client.wire.ConnectionLost: 127.0.0.1:9092: refused", False),
+        ("ottla.protocol_client.wire.ConnectionLost: 127.0.0.1:9092: refused", False),
         ("OSError: [Errno 28] No space left on device", False),
         ("ValueError: the service said StageError: no", False),
     ],

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 import ottla.testing
-from ottla.client.produce import Producer
-from ottla.client.wire import BrokerUnreachable, Wire, check
 from ottla.pipeline.topics.arrow_records import kafka_schema
 from ottla.pipeline.topics.fetching import DataLost, ReadOptions, UnreadablePartition, read_range
 from ottla.protocol.batches import HEADER_SIZE
@@ -24,6 +22,8 @@ from ottla.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from ottla.protocol.records import Record, encode_batch
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import BrokerUnreachable, Wire, check
 from ottla.testing.in_process import InProcessBroker
 from pipeline.scripted_broker import HANG_UP, ScriptedBroker
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import ottla.testing
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
 from ottla.pipeline.spark.connector_jars import jars
 from ottla.protocol.compression import Codec
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 from ottla.testing.in_process import InProcessBroker
 from pipeline.spark_programs import program
 

@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ottla.testing
-from ottla.client.wire import Wire
 from ottla.examples.news import results
 from ottla.examples.news.measure import Figures
 from ottla.examples.news.player import play
 from ottla.examples.news.world import World, make_world
 from ottla.pipeline.running.runner import run
+from ottla.protocol_client.wire import Wire
 
 pytestmark = pytest.mark.timeout(600)  # one run of six stages serves all tests here
 

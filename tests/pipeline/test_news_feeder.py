@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
 from ottla.examples.news.feeder import Feeder, feed_clock
 from ottla.examples.news.player import play
 from ottla.examples.news.results import records, rows
 from ottla.examples.news.world import make_world
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 
 
 def feed_of(*titles: str) -> bytes:

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ottla.client.group_offsets import committed_offsets
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
 from ottla.pipeline.checkpoints import StageBusy
 from ottla.pipeline.declarations import StageError
 from ottla.pipeline.running.backoff import BackOff
@@ -24,6 +21,9 @@ from ottla.pipeline.running.progress import Phase
 from ottla.pipeline.running.runner import Outcome, PipelineFailed, Refused, Runner, run
 from ottla.pipeline.running.status import look
 from ottla.pipeline.stages import stage, topic
+from ottla.protocol_client.group_offsets import committed_offsets
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 from pipeline.pipeline_runs import ID, LIMIT, copy, ids, running, until, write
 from pipeline.stage_runs import StageRuns
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ottla.client import partitioner
-from ottla.client.consume import Consumer
-from ottla.client.offsets import spans
-from ottla.client.wire import Wire
 from ottla.protocol.records import Record
+from ottla.protocol_client import partitioner
+from ottla.protocol_client.consume import Consumer
+from ottla.protocol_client.offsets import spans
+from ottla.protocol_client.wire import Wire
 from ottla.testing.in_process import InProcessBroker
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.offsets import Span
 from ottla.pipeline.topics.admission import HoldBack, admitted, share, within_bytes
 from ottla.pipeline.topics.offsets import DataLost, json_of, places_of, ranges_between, report
 from ottla.pipeline.topics.options import SourceOptions
 from ottla.pipeline.topics.planning import SMALL, Range, Slice, slices
+from ottla.protocol_client.offsets import Span
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from ottla.client.group_offsets import commit_offsets
-from ottla.client.wire import Wire
+from ottla.protocol_client.group_offsets import commit_offsets
+from ottla.protocol_client.wire import Wire
 from source_topics import delete_before, write
 
 if TYPE_CHECKING:

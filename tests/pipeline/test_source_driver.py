@@ -10,10 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-from ottla.client.admin import create_topic, delete_topic, grow_topic
-from ottla.client.group_consumer import GroupConsumer
-from ottla.client.group_offsets import commit_offsets, delete_offsets
-from ottla.client.wire import Wire
 from ottla.pipeline.topics import group_progress, stream_driver
 from ottla.pipeline.topics.brokers import BrokersAway
 from ottla.pipeline.topics.offsets import DataLost
@@ -21,6 +17,10 @@ from ottla.pipeline.topics.options import OptionError, SourceOptions
 from ottla.pipeline.topics.planning import Range
 from ottla.pipeline.topics.reader import batch_ranges
 from ottla.pipeline.topics.stream_driver import StreamDriver
+from ottla.protocol_client.admin import create_topic, delete_topic, grow_topic
+from ottla.protocol_client.group_consumer import GroupConsumer
+from ottla.protocol_client.group_offsets import commit_offsets, delete_offsets
+from ottla.protocol_client.wire import Wire
 from ottla.testing.in_process import InProcessBroker
 from source_topics import committed, delete_before, wait_until, write
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.client.admin import create_topic
-from ottla.client.group_offsets import commit_offsets
-from ottla.client.wire import Wire
 from ottla.pipeline.topics.offsets import DataLost
 from ottla.pipeline.topics.options import SourceOptions
 from ottla.pipeline.topics.planning import Range
 from ottla.pipeline.topics.reader import batch_ranges
 from ottla.pipeline.topics.stream_driver import StreamDriver
+from ottla.protocol_client.admin import create_topic
+from ottla.protocol_client.group_offsets import commit_offsets
+from ottla.protocol_client.wire import Wire
 from source_topics import committed, delete_before, wait_until, write
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for bench, which carries Apache Kafka

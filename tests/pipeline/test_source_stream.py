@@ -13,10 +13,10 @@ from uuid import uuid4
 import pytest
 
 import ottla.testing
-from ottla.client.admin import grow_topic
-from ottla.client.group_offsets import commit_offsets
-from ottla.client.lag import lags, total_records
-from ottla.client.wire import Wire
+from ottla.protocol_client.admin import grow_topic
+from ottla.protocol_client.group_offsets import commit_offsets
+from ottla.protocol_client.lag import lags, total_records
+from ottla.protocol_client.wire import Wire
 from source_topics import committed, delete_before, wait_until, write
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUERIES = """
 import glob, json, sys
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 from ottla.pipeline.spark.session import spark_session
 
 bootstrap, folder = sys.argv[1:]

@@ -15,10 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ottla.testing
-from ottla.client import partitioner
-from ottla.client.consume import Consumer
-from ottla.client.offsets import spans
-from ottla.client.wire import BrokerUnreachable, Wire
 from ottla.pipeline.topics import row_batches
 from ottla.pipeline.topics.arrow_encoding import BadRow, encode_headers, encode_rows, seal
 from ottla.pipeline.topics.links import borrowed
@@ -28,6 +24,10 @@ from ottla.pipeline.topics.writing import NoSuchTopic, Writer, WriteRefused, Wri
 from ottla.protocol.batches import crc_matches, read_header
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import Record, decode_batch, validate_records
+from ottla.protocol_client import partitioner
+from ottla.protocol_client.consume import Consumer
+from ottla.protocol_client.offsets import spans
+from ottla.protocol_client.wire import BrokerUnreachable, Wire
 from ottla.testing.in_process import InProcessBroker
 
 calm = settings(deadline=None)

@@ -12,9 +12,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.consumer_world import GROUP, Place, World, places
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.protocol.errors import ApiError, ErrorCode
+from unit.coordinator.consumer_world import GROUP, Place, World, places
 
 TOPICS = ["a-1", "a-2", "b-1", "b-2"]
 EXPRESSIONS = ["a-.*", ".*-2", ".*"]

@@ -11,10 +11,10 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.consumer_world import GROUP, Client, World
-from coordinator.old_client import OldClient, classic_group
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.protocol.errors import ApiError, ErrorCode
+from unit.coordinator.consumer_world import GROUP, Client, World
+from unit.coordinator.old_client import OldClient, classic_group
 
 PARTITIONS = 4
 GONE = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH}

@@ -10,7 +10,6 @@ import asyncio
 from random import Random
 from typing import Any
 
-from ottla.client.assignment import range_shares
 from ottla.peer.client import PeerClient, PeerUnreachable
 from ottla.protocol.batches import headers
 from ottla.protocol.errors import ErrorCode, error_of
@@ -36,6 +35,7 @@ from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ottla.protocol.records import Record, decode_batch, encode_batch
+from ottla.protocol_client.assignment import range_shares
 from ottla.testing.simulation.loop import START_MS
 from simulation.history import History, Partition, Violation
 

@@ -1,4 +1,4 @@
-"""The broker: wires the rooms to a socket and a disk, and has a beginning and an end.
+"""The broker: connects the packages to a socket and a disk, and has a beginning and an end.
 
 Start: open the logs (recovering what a crash left), join the cluster through the registry, take over the
 cluster image, then let clients in. From then on the broker follows the image: new topics get logs, deleted
@@ -29,7 +29,6 @@ from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_surroundings import GroupSurroundings
 from ottla.broker.handlers import HANDLERS, advertised_by
 from ottla.broker.inspections import Inspections
-from ottla.broker.lane import Lane, Steps
 from ottla.broker.limits import (
     client_memory_limits,
     group_settings,
@@ -42,6 +41,7 @@ from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.page_cache import Done
 from ottla.broker.portions import in_portions
+from ottla.broker.request_scheduler import RequestScheduler, Steps
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
@@ -64,8 +64,8 @@ from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validat
 from ottla.coordinator.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError
+from ottla.replication.purgatory import Purgatory
 from ottla.replication.replicas import Replicas
-from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.checkpoints import META
 from ottla.storage.files import Disk, RealDisk
 from ottla.storage.leader_epochs import CorruptCheckpoint
@@ -129,7 +129,7 @@ class Broker:
         """Ready for clients when this returns. Whatever fails leaves nothing open behind."""
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="ottla-disk")
-        self.room = WaitingRoom(self._loop)
+        self.purgatory = Purgatory(self._loop)
         self.client_memory = ClientMemory(
             *client_memory_limits(self.config), self._loop.time, lambda: self.client_log
         )
@@ -139,8 +139,8 @@ class Broker:
             memory=self.client_memory,
         )
         self.watchdog = Watchdog(self._loop, self._loop.time, lambda: self.client_log)
-        self._lane = Lane(self._loop, self._loop.time, self.watchdog)
-        dispatcher = Dispatcher(self, HANDLERS, self._lane, self.watchdog)
+        self._scheduler = RequestScheduler(self._loop, self._loop.time, self.watchdog)
+        dispatcher = Dispatcher(self, HANDLERS, self._scheduler, self.watchdog)
         self._server = Server(dispatcher, limits_of(self.config), self._sockets, self.client_memory)
         self.creation_rate = CreationRate()
         self.inspections = Inspections(Backlog(inspection_memory(self.config)), self._loop.time)
@@ -156,7 +156,7 @@ class Broker:
         )
         self.directory = LogDirectory(path, self.disk, self.clock, config_for=lambda _: at_start)
         self.log_starts = LogStarts(self.directory.checkpoint_log_starts, self.in_thread)
-        self.replicas = Replicas(self.node_id, self.directory, self.room, self.in_thread)
+        self.replicas = Replicas(self.node_id, self.directory, self.purgatory, self.in_thread)
         self.cleaning = Cleaning(self)
         self.space = Space(self)
         self.group_surroundings = GroupSurroundings(self)
@@ -165,8 +165,8 @@ class Broker:
             surroundings=self.group_surroundings,
             topic_id=lambda name: topic.id if (topic := self.image.topics.get(name)) else None,
             clock=self.clock,
-            turns=self._lane,
-            room=self.room,
+            scheduler=self._scheduler,
+            purgatory=self.purgatory,
             in_thread=self.in_thread,
             commit_timeout_ms=lambda: self.config["offsets.commit.timeout.ms"],
             codec=self.config["offsets.topic.compression.codec"],
@@ -279,11 +279,11 @@ class Broker:
         """Answer what is under way, then close everything cleanly."""
         self.watchdog.stop()
         self._server.stop_reading()
-        self._lane.finish()
+        self._scheduler.finish()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self.groups.stop()
-        self.room.expire_all()
+        self.purgatory.expire_all()
         self.lookups.close()
         await self._server.drain()
         await self._leave_cluster()
@@ -297,7 +297,7 @@ class Broker:
         """Let go of everything without a clean end, as a crash would: files stay as they are."""
         self.watchdog.stop()
         self._server.abort()
-        self._lane.clear()
+        self._scheduler.clear()
         self.inspections.close()
         self.lookups.close()
         await self._maintenance.stop()
@@ -323,7 +323,7 @@ class Broker:
 
     async def in_slices(self, steps: Steps[T], context: RequestContext) -> T:
         """Do long work between other requests, for a coroutine that answers `context`."""
-        return await self._lane.in_slices(steps, context)
+        return await self._scheduler.in_slices(steps, context)
 
     # -- following the cluster image ----------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ request, an API or version we do not speak, and a defect of ours. The last one i
 with UNKNOWN_SERVER_ERROR on purpose: an idempotent producer takes that error for final and gives its batch a
 new sequence, which makes a duplicate; a lost connection makes it ask again.
 
-Produce and Fetch are answered as they come. All else takes the slow lane (`lane`), where it waits in a crowd,
-and where large requests and answers are worked on in slices, decoding and encoding included. A Fetch with a
-large frame goes there too, and a Produce that names many partitions. Many bytes alone do not make a Produce
-slow, since its records are not copied. In the lane it keeps its frame until it is done, and it is finished
-even if its client has gone: with acks=0 a client may send its records and leave.
+Produce and Fetch are answered as they come. All else goes through `request_scheduler`, where requests queue
+under load, and where large requests and answers are worked on in slices, decoding and encoding included.
+A Fetch with a large frame goes there too, and a Produce that names many partitions. Many bytes alone do not
+make a Produce slow, since its records are not copied. There it keeps its frame until it is done, and it is
+finished even if its client has gone: with acks=0 a client may send its records and leave.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.connection import TURN_SECONDS, Connection, Parts, Refused
-from ottla.broker.lane import FRAME_READ, LARGEST, Answer, Lane, Steps
 from ottla.broker.pending import Pending
+from ottla.broker.request_scheduler import FRAME_READ, LARGEST, Answer, RequestScheduler, Steps
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
 from ottla.protocol import codec
 from ottla.protocol.apis import APIS, Api
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ottla.dispatch")
 
 Handler = Callable[["Broker", Any, "RequestContext"], Any]
-"""(broker, request, context) -> response, or a Pending, a coroutine or steps (`lane`) that lead to one; None
+"""(broker, request, context) -> response, or a Pending, a coroutine or `Steps` that lead to one; None
 where no answer is due."""
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
@@ -88,11 +88,11 @@ class RequestContext:
 
 class Dispatcher:
     def __init__(
-        self, broker: Broker, handlers: Mapping[int, Handler], lane: Lane, watchdog: Watchdog
+        self, broker: Broker, handlers: Mapping[int, Handler], scheduler: RequestScheduler, watchdog: Watchdog
     ) -> None:
         self._broker = broker
         self._handlers = handlers
-        self._lane = lane
+        self._scheduler = scheduler
         self._watchdog = watchdog
         self._now = watchdog.now
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -121,7 +121,7 @@ class Dispatcher:
                     connection.end_turn()
                     if seconds > STALL_SECONDS:
                         self._watchdog.request_took(seconds, context)
-        return self._lane.take(partial(self._steps, handler, context), frame, context)
+        return self._scheduler.take(partial(self._steps, handler, context), frame, context)
 
     def _at_once(
         self, handler: Handler, context: RequestContext, frame: memoryview
@@ -142,7 +142,7 @@ class Dispatcher:
             raise self._defect(error, context) from error
         if isinstance(response, GeneratorType):
             is_produce = header.api_key == PRODUCE
-            return self._lane.run(
+            return self._scheduler.run(
                 self._rest(response, context),
                 context,
                 frame_in_use=is_produce and context.size > LARGEST,
@@ -155,7 +155,7 @@ class Dispatcher:
         if len(frame) <= LARGEST:
             frame = memoryview(bytearray(frame))  # the next request comes into the same memory
         work = partial(self._steps, handler, context, keep_frame=True)
-        return self._lane.take(work, frame, context, to_the_end=True)
+        return self._scheduler.take(work, frame, context, to_the_end=True)
 
     def _steps(
         self, handler: Handler, context: RequestContext, frame: memoryview, *, keep_frame: bool = False
@@ -246,7 +246,7 @@ class Dispatcher:
             return response
         if isinstance(response, Exception):
             return self._defect(response, context)
-        return self._lane.run(self._encoded(context, response), context)
+        return self._scheduler.run(self._encoded(context, response), context)
 
     def _encoded(self, context: RequestContext, response: Any) -> Steps[Parts | Refused]:
         try:

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
+from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.coordinator import Command
 from ottla.coordinator.group import Caller
 from ottla.protocol.errors import ApiError
@@ -41,7 +41,7 @@ def ask_all(
 ) -> Any | Pending:
     """What `finish` makes of all answers, in the order of the questions; or a `Pending` of it.
 
-    What `finish` makes may also be steps (`lane`) that lead to the response.
+    What `finish` makes may also be steps (`request_scheduler`) that lead to the response.
     """
     collected = _Answers(finish)
     for question in questions:

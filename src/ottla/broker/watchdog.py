@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ottla.log_lines import ClientLog
-from ottla.replication.waiting_room import Timer, Turns
+from ottla.scheduler import Scheduler, Timer
 
 logger = logging.getLogger("ottla.watchdog")
 
@@ -52,13 +52,16 @@ class StallCounts:
 
 class Watchdog:
     def __init__(
-        self, turns: Turns, now: Callable[[], float], client_log: Callable[[], ClientLog] | None = None
+        self,
+        scheduler: Scheduler,
+        now: Callable[[], float],
+        client_log: Callable[[], ClientLog] | None = None,
     ) -> None:
         self.counts = StallCounts()
         self.now = now
-        own_log = ClientLog(now, turns.call_later)
+        own_log = ClientLog(now, scheduler.call_later)
         self._client_log = client_log or (lambda: own_log)
-        self._turns = turns
+        self._scheduler = scheduler
         self._explained = 0.0
         self._due = 0.0
         self._timer: Timer | None = None
@@ -66,7 +69,7 @@ class Watchdog:
     def start(self) -> None:
         self._due = self.now() + _BEAT_SECONDS
         self._explained = 0.0
-        self._timer = self._turns.call_later(_BEAT_SECONDS, self._beat)
+        self._timer = self._scheduler.call_later(_BEAT_SECONDS, self._beat)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -24,8 +24,8 @@ from ottla.cli.output import (
     say,
     write,
 )
-from ottla.client.connection import BrokerUnreachable
 from ottla.printable import escaped
+from ottla.protocol_client.connection import BrokerUnreachable
 
 if TYPE_CHECKING:
     from rich.console import Group

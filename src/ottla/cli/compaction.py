@@ -11,10 +11,10 @@ from ottla.cli.failure import Failure
 from ottla.cli.output import Column, count_text, print_json, print_table, seconds_text, size_text, write
 
 if TYPE_CHECKING:
-    from ottla.client.log_state import LogStates
-    from ottla.client.wire import Wire
     from ottla.protocol.messages.log_state import LogStatePartition
     from ottla.protocol.messages.metadata import MetadataResponseTopic
+    from ottla.protocol_client.log_state import LogStates
+    from ottla.protocol_client.wire import Wire
 
 _POLL_SECONDS = 0.1
 
@@ -100,8 +100,8 @@ def _time_text(milliseconds: int) -> str:
 
 def compact_now(wire: Wire, topic: MetadataResponseTopic, *, wait: bool, as_json: bool) -> None:
     """Order the compaction, and show how it goes until it is done."""
-    from ottla.client.log_state import compact_logs, is_busy, log_states
-    from ottla.client.wire import UnsupportedByBroker
+    from ottla.protocol_client.log_state import compact_logs, is_busy, log_states
+    from ottla.protocol_client.wire import UnsupportedByBroker
 
     before = log_states(wire, topic).partitions
     try:

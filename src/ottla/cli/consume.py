@@ -33,10 +33,10 @@ from ottla.cli.progress import Meter
 
 if TYPE_CHECKING:
     from ottla.cli.record_format import Render
-    from ottla.client.consume import Consumer
-    from ottla.client.group_consumer import GroupConsumer
-    from ottla.client.offsets import Span
-    from ottla.client.wire import Wire
+    from ottla.protocol_client.consume import Consumer
+    from ottla.protocol_client.group_consumer import GroupConsumer
+    from ottla.protocol_client.offsets import Span
+    from ottla.protocol_client.wire import Wire
 
 
 def consume(
@@ -100,10 +100,10 @@ def consume(
     anybody could read are named and passed over, and the command fails at its end.
     """
     from ottla.cli.record_format import Layout, renderer
-    from ottla.client.consume import Consumer, Damaged
-    from ottla.client.group_consumer import GroupConsumer
-    from ottla.client.offsets import spans
     from ottla.protocol.errors import ApiError, ErrorCode
+    from ottla.protocol_client.consume import Consumer, Damaged
+    from ottla.protocol_client.group_consumer import GroupConsumer
+    from ottla.protocol_client.offsets import spans
 
     if start is not None and offset is not None:
         raise usage("--from and --offset exclude each other")
@@ -226,7 +226,7 @@ def _begin(
 ) -> dict[int, int]:
     """Where to start in each partition."""
     from ottla.cli.moments import parse_moment
-    from ottla.client.offsets import EARLIEST, LATEST, list_offsets
+    from ottla.protocol_client.offsets import EARLIEST, LATEST, list_offsets
 
     if offset is not None:
         return {p: _at(topic, p, span, offset, alone=len(held) == 1) for p, span in held.items()}

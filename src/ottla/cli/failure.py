@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.printable import escaped
 
 if TYPE_CHECKING:
-    from ottla.client.connection import BrokerUnreachable
+    from ottla.protocol_client.connection import BrokerUnreachable
 
 OK = 0
 FAILED = 1
@@ -45,10 +45,10 @@ def as_failure(error: Exception) -> Failure | None:
         return error
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # the command line parser's own
         return _bad_command_line(error)
-    if "ottla.client.connection" not in sys.modules:
+    if "ottla.protocol_client.connection" not in sys.modules:
         return None  # nothing spoke to a broker, so it is none of the errors below, whose modules cost time
-    from ottla.client.connection import BrokerUnreachable, UnsupportedByBroker
     from ottla.protocol.errors import ApiError
+    from ottla.protocol_client.connection import BrokerUnreachable, UnsupportedByBroker
 
     if isinstance(error, BrokerUnreachable):
         return unreachable(error)
@@ -61,7 +61,7 @@ def as_failure(error: Exception) -> Failure | None:
 
 def unreachable(error: BrokerUnreachable) -> Failure:
     """What a person should read when there is no broker."""
-    from ottla.client.connection import ConnectionLost
+    from ottla.protocol_client.connection import ConnectionLost
 
     what = "lost the broker at" if isinstance(error, ConnectionLost) else "cannot reach the broker at"
     return Failure(f"{what} {error.address}: {error.reason}", error.advice, code=UNREACHABLE)

@@ -29,8 +29,8 @@ from ottla.printable import listed, shown
 
 if TYPE_CHECKING:
     from ottla.cli.blocks import View
-    from ottla.client.groups import GroupDescription, Place
-    from ottla.client.wire import Wire
+    from ottla.protocol_client.groups import GroupDescription, Place
+    from ottla.protocol_client.wire import Wire
 
 app = typer.Typer(
     help="Look at consumer groups, see their lag, move and delete them.",
@@ -61,7 +61,7 @@ def list_(
 ) -> None:
     """List the groups with their state, type, members and lag."""
     from ottla.cli.group_views import list_view
-    from ottla.client.groups import list_groups
+    from ottla.protocol_client.groups import list_groups
 
     with connect(bootstrap, timeout) as wire:
 
@@ -104,7 +104,7 @@ def lag(
     The time is the age of the oldest record that the group has not read.
     """
     from ottla.cli.group_views import group_lags, lag_view
-    from ottla.client.groups import CLASSIC, CONSUMER, list_groups
+    from ottla.protocol_client.groups import CLASSIC, CONSUMER, list_groups
 
     with connect(bootstrap, timeout) as wire:
 
@@ -133,8 +133,8 @@ def explain(
     """
     from ottla.cli.blocks import show
     from ottla.cli.group_views import explain_view
-    from ottla.client.groups import rebalances
-    from ottla.client.wire import UnsupportedByBroker
+    from ottla.protocol_client.groups import rebalances
+    from ottla.protocol_client.wire import UnsupportedByBroker
 
     with connect(bootstrap, timeout) as wire:
         found = find_group(wire, group)
@@ -180,7 +180,7 @@ def reset_offsets(
     """
     from ottla.cli.offset_plan import parse_target, parse_topic
     from ottla.cli.offset_steps import plan_steps, print_steps, step_document
-    from ottla.client.group_offsets import commit_offsets, committed_offsets
+    from ottla.protocol_client.group_offsets import commit_offsets, committed_offsets
 
     if execute and dry_run:
         raise usage("--execute and --dry-run exclude each other")
@@ -227,8 +227,8 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Delete groups and their offsets, after asking."""
-    from ottla.client.group_offsets import committed_offsets
-    from ottla.client.groups import delete_group
+    from ottla.protocol_client.group_offsets import committed_offsets
+    from ottla.protocol_client.groups import delete_group
 
     with connect(bootstrap, timeout) as wire:
         found = [find_group(wire, name) for name in dict.fromkeys(groups)]
@@ -258,8 +258,8 @@ def find_group(wire: Wire, name: str) -> GroupDescription:
 
 
 def _group_or_none(wire: Wire, name: str) -> GroupDescription | None:
-    from ottla.client.groups import describe_group
     from ottla.protocol.errors import ApiError, ErrorCode
+    from ottla.protocol_client.groups import describe_group
 
     try:
         return describe_group(wire, name)
@@ -276,7 +276,7 @@ def _still_there(wire: Wire, names: Iterable[str]) -> list[GroupDescription]:
 def _no_such_group(wire: Wire, name: str) -> Failure:
     from difflib import get_close_matches
 
-    from ottla.client.groups import list_groups
+    from ottla.protocol_client.groups import list_groups
 
     kinds = {group.group_id: group.kind for group in list_groups(wire)}
     if name in kinds:

@@ -12,10 +12,10 @@ from ottla.cli.output import Column, count_text, seconds_text
 from ottla.printable import shown
 
 if TYPE_CHECKING:
-    from ottla.client.groups import GroupDescription, ListedGroup, Place
-    from ottla.client.lag import PartitionLag
-    from ottla.client.wire import Wire
     from ottla.protocol.messages.explain_group import ExplainedMove, ExplainedRebalance
+    from ottla.protocol_client.groups import GroupDescription, ListedGroup, Place
+    from ottla.protocol_client.lag import PartitionLag
+    from ottla.protocol_client.wire import Wire
 
 _LINE = 2_000
 """Characters of a line about a rebalance."""
@@ -24,9 +24,9 @@ SHOWN_MOVES = 10
 
 
 def list_view(wire: Wire, groups: Sequence[ListedGroup]) -> View:
-    from ottla.client.group_offsets import committed_offsets_of
-    from ottla.client.groups import member_counts
-    from ottla.client.lag import lags, total_records
+    from ottla.protocol_client.group_offsets import committed_offsets_of
+    from ottla.protocol_client.groups import member_counts
+    from ottla.protocol_client.lag import lags, total_records
 
     members = member_counts(wire, groups)
     committed = committed_offsets_of(wire, groups)
@@ -66,7 +66,7 @@ def list_view(wire: Wire, groups: Sequence[ListedGroup]) -> View:
 
 
 def describe_view(wire: Wire, group: GroupDescription) -> View:
-    from ottla.client.lag import most_seconds, total_records
+    from ottla.protocol_client.lag import most_seconds, total_records
 
     now = _now()
     found = group_lags(wire, group)
@@ -145,7 +145,7 @@ _LAG_COLUMNS = [
 
 def lag_view(found: Mapping[str, Sequence[PartitionLag]], now_ms: int) -> View:
     """`found` has the partitions of each group."""
-    from ottla.client.lag import most_seconds, total_records
+    from ottla.protocol_client.lag import most_seconds, total_records
 
     documents: list[dict[str, Any]] = [
         {
@@ -240,8 +240,8 @@ def moves_text(moves: Iterable[ExplainedMove]) -> list[str]:
 
 def group_lags(wire: Wire, group: GroupDescription) -> list[PartitionLag]:
     """All partitions that the group has read or is given to read."""
-    from ottla.client.group_offsets import committed_offsets
-    from ottla.client.lag import lags
+    from ottla.protocol_client.group_offsets import committed_offsets
+    from ottla.protocol_client.lag import lags
 
     committed: dict[Place, int | None] = dict.fromkeys(group.owners())
     committed |= {place: each.offset for place, each in committed_offsets(wire, group.group_id).items()}

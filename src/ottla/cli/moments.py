@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from ottla.client.offsets import EARLIEST, LATEST
+from ottla.protocol_client.offsets import EARLIEST, LATEST
 
 _SPAN = re.compile(r"(\d+)\s*(ms|s|m|h|d|w)")
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.cli.moments import parse_moment
-from ottla.client.offsets import EARLIEST, LATEST, Span
+from ottla.protocol_client.offsets import EARLIEST, LATEST, Span
 
 WANTED = (
     "earliest, latest, an offset, +N or -N records, a span back like -1h, or a time like 2026-11-15T10:00"

@@ -8,10 +8,10 @@ from typing import Any
 from ottla.cli.failure import Failure
 from ottla.cli.offset_plan import NothingToShift, Step, Target, plan_step
 from ottla.cli.output import Column, print_table
-from ottla.client.groups import Place, by_topic
-from ottla.client.lag import ends
-from ottla.client.offsets import list_offsets
-from ottla.client.wire import Wire
+from ottla.protocol_client.groups import Place, by_topic
+from ottla.protocol_client.lag import ends
+from ottla.protocol_client.offsets import list_offsets
+from ottla.protocol_client.wire import Wire
 
 
 def plan_steps(

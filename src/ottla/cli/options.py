@@ -9,8 +9,8 @@ import typer
 from ottla.cli.failure import Failure, usage
 
 if TYPE_CHECKING:
-    from ottla.client.wire import Wire
     from ottla.protocol.messages.metadata import MetadataResponseTopic
+    from ottla.protocol_client.wire import Wire
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT = 30.0
@@ -18,7 +18,7 @@ DEFAULT_TIMEOUT = 30.0
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     """Topic names for the shell; nothing when no broker answers at once."""
-    from ottla.client.wire import BrokerUnreachable, Wire
+    from ottla.protocol_client.wire import BrokerUnreachable, Wire
 
     try:
         with Wire(
@@ -32,9 +32,9 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of groups for the shell; nothing when no broker answers at once."""
-    from ottla.client.groups import list_groups
-    from ottla.client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
     from ottla.protocol.errors import ApiError
+    from ottla.protocol_client.groups import list_groups
+    from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 
     try:
         with Wire(
@@ -79,7 +79,7 @@ Groups = Annotated[
 
 def connect(bootstrap: str, timeout: float) -> Wire:
     """A client of the broker at `bootstrap`; it connects on first use."""
-    from ottla.client.wire import Wire
+    from ottla.protocol_client.wire import Wire
 
     try:
         return Wire(bootstrap, connect_timeout=min(timeout, 5.0), request_timeout=timeout)

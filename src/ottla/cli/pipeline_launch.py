@@ -219,8 +219,8 @@ def check_free(pipeline: Pipeline, folder: Checkpoints) -> None:
 
 
 def topics_or_problem(bootstrap: str, timeout: float) -> tuple[set[str] | None, str]:
-    from ottla.client.connection import BrokerUnreachable
     from ottla.pipeline.running.input_topics import topic_names
+    from ottla.protocol_client.connection import BrokerUnreachable
 
     try:
         return topic_names(bootstrap, timeout=min(timeout, 5.0)), ""

@@ -13,17 +13,17 @@ from ottla.cli.moments import parse_moment
 from ottla.cli.offset_plan import Target
 from ottla.cli.offset_steps import plan_steps, print_steps, step_document
 from ottla.cli.output import count_text, print_json, say, write
-from ottla.client.group_offsets import commit_offsets, committed_offsets
-from ottla.client.groups import Place
-from ottla.client.offsets import EARLIEST, LATEST
 from ottla.pipeline.checkpoints import CheckpointError
 from ottla.pipeline.running.lag_watch import positions_of
+from ottla.protocol_client.group_offsets import commit_offsets, committed_offsets
+from ottla.protocol_client.groups import Place
+from ottla.protocol_client.offsets import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from ottla.client.wire import Wire
     from ottla.pipeline.checkpoints import Checkpoints, StageFolder
     from ottla.pipeline.declarations import Stage
     from ottla.pipeline.running.loading import Pipeline
+    from ottla.protocol_client.wire import Wire
 
 _WANTED = "earliest, latest, a time like 2026-11-15T10:00, or a span back like -1h"
 

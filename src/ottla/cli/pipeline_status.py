@@ -12,9 +12,9 @@ from ottla.pipeline.running.display import count_text, span_text
 from ottla.pipeline.running.status import StageStatus, look
 
 if TYPE_CHECKING:
-    from ottla.client.wire import Wire
     from ottla.pipeline.checkpoints import Checkpoints
     from ottla.pipeline.running.loading import Pipeline
+    from ottla.protocol_client.wire import Wire
 
 
 def status_view(pipeline: Pipeline, checkpoints: Checkpoints, wire: Wire) -> View:

@@ -35,8 +35,8 @@ from ottla.cli.progress import Meter
 from ottla.cli.record_lines import BadLine, InputFormat, LineReader
 
 if TYPE_CHECKING:
-    from ottla.client.produce import Producer, Rejected
-    from ottla.client.wire import Wire
+    from ottla.protocol_client.produce import Producer, Rejected
+    from ottla.protocol_client.wire import Wire
 
 MAX_LINE = 64 << 20
 """The longest line that is read; a topic would have to be set up for records of this size anyway."""
@@ -107,10 +107,10 @@ def produce(
     {"key": "k", "value": "v", "headers": {"h": "1"}, "timestamp": 1700000000000, "partition": 0},
     which is also what `ottla consume --format json` prints.
     """
-    from ottla.client.produce import Producer, Rejected
-    from ottla.client.wire import BrokerUnreachable
     from ottla.protocol.compression import Codec
     from ottla.protocol.errors import ApiError
+    from ottla.protocol_client.produce import Producer, Rejected
+    from ottla.protocol_client.wire import BrokerUnreachable
 
     if key_separator == "":
         raise usage("--key-separator is empty")

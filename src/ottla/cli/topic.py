@@ -24,8 +24,8 @@ from ottla.cli.options import (
 from ottla.cli.output import Column, count_text, print_fields, print_json, print_table, size_text, write
 
 if TYPE_CHECKING:
-    from ottla.client.wire import Wire
     from ottla.protocol.messages.metadata import MetadataResponseTopic
+    from ottla.protocol_client.wire import Wire
 
 app = typer.Typer(
     help="Create, look at, change and delete topics.", no_args_is_help=True, rich_markup_mode=None
@@ -61,8 +61,8 @@ def create(
     timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Create topics."""
-    from ottla.client.admin import create_topic
     from ottla.protocol.errors import ApiError, ErrorCode
+    from ottla.protocol_client.admin import create_topic
 
     configs = parse_pairs(config or [], "--config")
     made: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ def list_(
     timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """List the topics with their partitions, replicas and size."""
-    from ottla.client.admin import replica_sizes
+    from ottla.protocol_client.admin import replica_sizes
 
     with connect(bootstrap, timeout) as wire:
         found = [t for t in wire.metadata().topics if internal or not t.is_internal]
@@ -148,8 +148,8 @@ def describe(
 ) -> None:
     """Show a topic's partitions, offsets, sizes, compaction and settings."""
     from ottla.cli.compaction import print_states, state_document
-    from ottla.client.admin import DEFAULT_SOURCE, SOURCES, replica_sizes, topic_settings
-    from ottla.client.log_state import log_states
+    from ottla.protocol_client.admin import DEFAULT_SOURCE, SOURCES, replica_sizes, topic_settings
+    from ottla.protocol_client.log_state import log_states
 
     with connect(bootstrap, timeout) as wire:
         found = find_topic(wire, topic)
@@ -199,7 +199,7 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Delete topics and all their records, after asking."""
-    from ottla.client.admin import delete_topic, replica_sizes
+    from ottla.protocol_client.admin import delete_topic, replica_sizes
 
     with connect(bootstrap, timeout) as wire:
         found = [find_topic(wire, name) for name in dict.fromkeys(topics)]
@@ -236,7 +236,7 @@ def alter(
     timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
     """Change a topic's configuration; it takes effect at once."""
-    from ottla.client.admin import SOURCES, alter_topic, topic_settings
+    from ottla.protocol_client.admin import SOURCES, alter_topic, topic_settings
 
     settings = parse_pairs(set_ or [], "--set")
     names = list(dict.fromkeys([*settings, *(unset or [])]))
@@ -274,7 +274,7 @@ def add_partitions(
 
     Keys written from now on may go to other partitions than before; what is written stays where it is.
     """
-    from ottla.client.admin import grow_topic
+    from ottla.protocol_client.admin import grow_topic
 
     if (count is None) == (total is None):
         raise usage("say how many: either COUNT to add or --to TOTAL")
@@ -336,7 +336,7 @@ def _overview(topic: MetadataResponseTopic, sizes: dict[tuple[int, str, int], in
 def _partitions(
     wire: Wire, topic: MetadataResponseTopic, sizes: dict[tuple[int, str, int], int]
 ) -> list[dict[str, Any]]:
-    from ottla.client.offsets import spans
+    from ottla.protocol_client.offsets import spans
 
     name = topic.name or ""
     led = [p.partition_index for p in topic.partitions if p.leader_id >= 0]

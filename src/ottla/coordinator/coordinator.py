@@ -24,7 +24,8 @@ from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.leave_group import MemberIdentity
 from ottla.replication.partition import Partition
-from ottla.replication.waiting_room import Turns, WaitingRoom
+from ottla.replication.purgatory import Purgatory
+from ottla.scheduler import Scheduler
 
 logger = logging.getLogger("ottla.groups")
 
@@ -43,17 +44,17 @@ class GroupCoordinator:
         surroundings: Surroundings,
         topic_id: Callable[[str], bytes | None],
         clock: Clock,
-        turns: Turns,
-        room: WaitingRoom,
+        scheduler: Scheduler,
+        purgatory: Purgatory,
         in_thread: InThread,
         commit_timeout_ms: Callable[[], int],
         codec: int = 0,
         account: Account | None = None,
     ) -> None:
         self.settings = settings
-        self._turns = turns
+        self._scheduler = scheduler
         self._topic_id = topic_id
-        client_log = ClientLog(clock.monotonic, turns.call_later)  # shared by all shards
+        client_log = ClientLog(clock.monotonic, scheduler.call_later)  # shared by all shards
         self._runtime: Runtime[AllGroups] = Runtime(
             OFFSETS_TOPIC,
             lambda: AllGroups(
@@ -63,8 +64,8 @@ class GroupCoordinator:
                 MemberMemory(account, self._evict) if account is not None else None,
             ),
             clock=clock,
-            turns=turns,
-            room=room,
+            scheduler=scheduler,
+            purgatory=purgatory,
             in_thread=in_thread,
             commit_timeout_ms=commit_timeout_ms,
             codec=codec,
@@ -124,7 +125,7 @@ class GroupCoordinator:
 
     def _evict(self, group_id: str, member_id: str) -> None:
         """Remove a member, not now: this may be called in the middle of another command."""
-        self._turns.call_soon(self._remove_member, group_id, member_id)
+        self._scheduler.call_soon(self._remove_member, group_id, member_id)
 
     def _remove_member(self, group_id: str, member_id: str) -> None:
         def command(groups: AllGroups, reply: Reply, effects: Effects) -> None:

@@ -32,7 +32,8 @@ from ottla.protocol.codec import Malformed
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.records import CompressionError, InvalidRecords, Record, decode_batch, encode_batch
 from ottla.replication.partition import Partition
-from ottla.replication.waiting_room import Timer, Turns, Wait, WaitingRoom
+from ottla.replication.purgatory import DelayedOperation, Purgatory
+from ottla.scheduler import Scheduler, Timer
 from ottla.storage.log import FileSlice
 
 logger = logging.getLogger("ottla.coordinator")
@@ -86,7 +87,7 @@ class Shard(Generic[S]):
         self._written = 0
         self._over = False
         self._waiting: set[_Waiting] = set()
-        self._waits: set[Wait] = set()
+        self._waits: set[DelayedOperation] = set()
         self._alarms: dict[TimerKey, _Alarm] = {}
 
     def __repr__(self) -> str:
@@ -150,7 +151,7 @@ class Shard(Generic[S]):
                 answers[:] = [(reply, late) for reply, _ in answers]
             _send(answers)
 
-        wait = self._runtime.room.enter(
+        wait = self._runtime.purgatory.enter(
             [self.partition],
             lambda: self._committed(end, answers),
             done,
@@ -184,14 +185,14 @@ class Shard(Generic[S]):
             return
         if present is not None:
             present.timer.cancel()
-        timer = runtime.turns.call_later(alarm.delay_ms / 1000, self._time_is_up, key)
+        timer = runtime.scheduler.call_later(alarm.delay_ms / 1000, self._time_is_up, key)
         self._alarms[key] = _Alarm(alarm, due, timer)
 
     def _time_is_up(self, key: TimerKey) -> None:
         present = self._alarms[key]
         left = present.due - self._runtime.clock.monotonic()
         if left > 0.001:
-            present.timer = self._runtime.turns.call_later(left, self._time_is_up, key)
+            present.timer = self._runtime.scheduler.call_later(left, self._time_is_up, key)
             return
         del self._alarms[key]
         try:
@@ -200,7 +201,7 @@ class Shard(Generic[S]):
             # The log refuses. Nothing has changed, so the same must be tried again.
             due = shown(str(key))
             logger.warning("%r cannot write what became due for %s: %s; trying again", self, due, error)
-            retry = self._runtime.turns.call_later(1.0, self._time_is_up, key)
+            retry = self._runtime.scheduler.call_later(1.0, self._time_is_up, key)
             self._alarms[key] = _Alarm(present.alarm, present.due, retry)
 
     # -- beginning and end --------------------------------------------------------------------------------
@@ -288,8 +289,8 @@ class Runtime(Generic[S]):
         make_state: Callable[[], S],
         *,
         clock: Clock,
-        turns: Turns,
-        room: WaitingRoom,
+        scheduler: Scheduler,
+        purgatory: Purgatory,
         in_thread: InThread,
         commit_timeout_ms: Callable[[], int],
         codec: int = 0,
@@ -298,8 +299,8 @@ class Runtime(Generic[S]):
         self.topic = topic
         self.make_state = make_state
         self.clock = clock
-        self.turns = turns
-        self.room = room
+        self.scheduler = scheduler
+        self.purgatory = purgatory
         self.in_thread = in_thread
         self.commit_timeout_ms = commit_timeout_ms
         self.codec = codec
@@ -370,7 +371,7 @@ class Runtime(Generic[S]):
         shard.end()
         shard.failed = True
         wait = LOAD_AGAIN_SECONDS if isinstance(problem, ApiError) else LOAD_DAMAGED_AGAIN_SECONDS
-        self.turns.call_later(wait, self._load_again, index, shard)
+        self.scheduler.call_later(wait, self._load_again, index, shard)
 
     def _load_again(self, index: int, shard: Shard[S]) -> None:
         if self._shards.get(index) is shard:
@@ -391,22 +392,22 @@ class Runtime(Generic[S]):
 class _Waiting:
     """A reply that is given once, whoever gives it."""
 
-    __slots__ = ("_reply", "_room")
+    __slots__ = ("_all", "_reply")
 
-    def __init__(self, reply: Reply, room: set[_Waiting]) -> None:
+    def __init__(self, reply: Reply, waiting: set[_Waiting]) -> None:
         self._reply: Reply | None = reply
-        self._room = room
-        room.add(self)
+        self._all = waiting
+        waiting.add(self)
 
     def __call__(self, answer: Any) -> None:
         reply, self._reply = self._reply, None
-        self._room.discard(self)
+        self._all.discard(self)
         if reply is not None:
             reply(answer)
 
     def forget(self) -> None:
         self._reply = None
-        self._room.discard(self)
+        self._all.discard(self)
 
 
 class _Alarm:

@@ -1,7 +1,7 @@
 """A partition on this broker: its log, its place among the replicas, and those who wait for it.
 
 The shell around `ReplicaState`: it appends to and reads from the log, tells the state what happened, and
-wakes the waiting room when the high watermark moves. Produce and fetch handlers talk to this object and to
+wakes the purgatory when the high watermark moves. Produce and fetch handlers talk to this object and to
 nothing below it.
 
 When a topic asks for fsync before the answer (`flush.messages`), an append that makes a flush due does not
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
-from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.log import AppendInfo, FileSlice, Log
 from ottla.storage.log_config import FOREVER, LogConfig
 
@@ -40,7 +40,7 @@ class Partition:
     __slots__ = (
         "_flushing",
         "_in_thread",
-        "_room",
+        "_purgatory",
         "index",
         "log",
         "min_insync_replicas",
@@ -56,7 +56,7 @@ class Partition:
         topic_id: bytes,
         log: Log,
         state: ReplicaState,
-        room: WaitingRoom,
+        purgatory: Purgatory,
         in_thread: RunInThread,
         min_insync_replicas: int = 1,
     ) -> None:
@@ -66,7 +66,7 @@ class Partition:
         self.log = log
         self.state = state
         self.min_insync_replicas = min_insync_replicas
-        self._room = room
+        self._purgatory = purgatory
         self._in_thread = in_thread
         self._flushing = False
 
@@ -149,7 +149,7 @@ class Partition:
             return
         held_back = self._flushing and log.config.flush_messages != FOREVER
         if not held_back and self.state.appended(log.end_offset):
-            self._room.notify(self)
+            self._purgatory.notify(self)
 
     def _flush(self) -> None:
         self._flushing = True
@@ -163,10 +163,10 @@ class Partition:
             # A failed fsync takes the log offline; a full disk only delays: the next append tries again, and
             # those who wait now are told when their time is over.
             logger.error("%s-%d: flush failed: %s", self.topic, self.index, error)
-            self._room.notify(self)
+            self._purgatory.notify(self)
             return
         if self.state.appended(max(self.state.local_end, self.log.recovery_point)):
-            self._room.notify(self)
+            self._purgatory.notify(self)
         self._count()
 
     # -- reading ------------------------------------------------------------------------------------------

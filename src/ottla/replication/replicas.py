@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.schema import ZERO_UUID
 from ottla.replication.partition import Partition, RunInThread
+from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
-from ottla.replication.waiting_room import WaitingRoom
 from ottla.storage.checkpoints import differs_by_damage
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -55,11 +55,11 @@ ConfigOf = Callable[[str], Mapping[str, Any]]
 
 class Replicas:
     def __init__(
-        self, local_id: int, directory: LogDirectory, room: WaitingRoom, in_thread: RunInThread
+        self, local_id: int, directory: LogDirectory, purgatory: Purgatory, in_thread: RunInThread
     ) -> None:
         self._local_id = local_id
         self._directory = directory
-        self._room = room
+        self._purgatory = purgatory
         self._in_thread = in_thread
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._known: dict[str, TopicPlan] = {}
@@ -144,7 +144,7 @@ class Replicas:
             await self._in_thread(partial(self._delete, gone))
         finally:
             for partition in partitions:
-                self._room.notify(partition)
+                self._purgatory.notify(partition)
 
     def drop_strays(self, topics: Mapping[str, TopicPlan]) -> list[str]:
         """Delete logs that no topic claims: their topic was deleted while this broker was down. Blocks."""
@@ -192,7 +192,7 @@ class Replicas:
             if log is None:
                 return
             partition = Partition(
-                topic.name, index, topic.id, log, self._first_state(log), self._room, self._in_thread
+                topic.name, index, topic.id, log, self._first_state(log), self._purgatory, self._in_thread
             )
             self._partitions[topic.name, index] = partition
         new_reign = partition.state.assign(
@@ -204,7 +204,7 @@ class Replicas:
         )
         if new_reign and partition.log.failure is None:
             partition.log.begin_epoch(assignment.leader_epoch)
-        self._room.notify(partition)
+        self._purgatory.notify(partition)
 
     def _first_state(self, log: Log) -> ReplicaState:
         known = self._directory.high_watermarks.get((log.topic, log.partition), log.log_start_offset)

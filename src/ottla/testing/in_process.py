@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.broker.broker import Broker
-from ottla.client.wire import Wire
 from ottla.config.values import BrokerConfig
 from ottla.protocol.errors import ApiError, error_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.protocol_client.wire import Wire
 from ottla.storage.files import Disk
 from ottla.testing.network import Network
 from ottla.testing.ports import ReservedPort

@@ -95,7 +95,7 @@ def test_a_fetch_that_fails_while_it_waits_is_not_left_hanging(monkeypatch: pyte
         RawClient(broker.bootstrap_servers) as writer,
     ):
         assert broker.broker is not None
-        room = broker.broker.room
+        room = broker.broker.purgatory
         reader.send(fetch_request("t", 0, max_wait_ms=60_000), FETCH_VERSION)
         eventually(lambda: len(room) == 1)
         monkeypatch.setattr(Partition, "read", Counted(RuntimeError("a defect")))
@@ -143,7 +143,7 @@ def test_a_fetch_that_waits_for_a_topic_hears_at_once_that_it_was_deleted(made_a
         RawClient(broker.bootstrap_servers) as admin,
     ):
         assert broker.broker is not None
-        room = broker.broker.room
+        room = broker.broker.purgatory
         reader.send(fetch_request("t", 0, max_wait_ms=60_000), FETCH_VERSION)
         eventually(lambda: len(room) == 1)
         admin.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import ottla.testing
-from ottla.client.admin import delete_topic
-from ottla.client.log_state import compact_logs
-from ottla.client.wire import Wire
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, encode_batch
+from ottla.protocol_client.admin import delete_topic
+from ottla.protocol_client.log_state import compact_logs
+from ottla.protocol_client.wire import Wire
 from ottla.storage.cleaning.cleaner import Cleaner
 from ottla.storage.log import Log
 from ottla.testing.in_process import InProcessBroker

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import ottla.testing
-from ottla.client.wire import ConnectionLost, Wire
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import alter_configs as replacing
 from ottla.protocol.messages import incremental_alter_configs as incremental
@@ -19,6 +18,7 @@ from ottla.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from ottla.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol_client.wire import ConnectionLost, Wire
 from ottla.testing.in_process import InProcessBroker
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.connection import TURN_SECONDS, Connection
 from ottla.broker.dispatch import PRODUCE, Dispatcher, RequestContext
-from ottla.broker.lane import Lane
+from ottla.broker.request_scheduler import RequestScheduler
 from ottla.broker.watchdog import Watchdog
 from ottla.protocol.frames import request_frame
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -41,7 +41,7 @@ def test_pipelined_requests_leave_turns_to_others_by_the_time_they_take(seconds:
 
         watchdog = Watchdog(loop, lambda: time)
         dispatcher = Dispatcher(
-            cast(Any, None), {PRODUCE: slow}, Lane(loop, lambda: time, watchdog), watchdog
+            cast(Any, None), {PRODUCE: slow}, RequestScheduler(loop, lambda: time, watchdog), watchdog
         )
         host = Host(lambda _: None, scratch=65_536)
         host.now = lambda: time  # type: ignore[method-assign]

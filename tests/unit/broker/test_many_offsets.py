@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 import ottla.testing
-from ottla.client.wire import Wire
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.offset_commit import (
@@ -21,6 +20,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from ottla.protocol_client.wire import Wire
 
 COUNT = 1_500
 

@@ -8,7 +8,6 @@ import pytest
 
 import ottla.testing
 from ottla.broker.handlers.metadata import _topic as described_topic
-from ottla.client.wire import Wire
 from ottla.cluster.image import BrokerNode, ClusterImage, PartitionState, TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -21,6 +20,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.schema import ZERO_UUID
+from ottla.protocol_client.wire import Wire
 from ottla.testing.in_process import InProcessBroker
 
 NOT_ASKED = -(2**31)

@@ -8,7 +8,6 @@ from itertools import count
 import pytest
 
 import ottla.testing
-from ottla.client.wire import Wire
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -30,6 +29,7 @@ from ottla.protocol.messages.delete_topics import (
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.schema import ZERO_UUID
+from ottla.protocol_client.wire import Wire
 
 UNKNOWN_ID = b"x" * 16
 _numbers = count()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ottla.cli.group_views import behind_text, moves_text, places_text
-from ottla.client.lag import (
+from ottla.protocol.messages.explain_group import ExplainedMove
+from ottla.protocol.records import Record, encode_batch
+from ottla.protocol_client.lag import (
     PartitionLag,
     first_time,
     most_seconds,
@@ -13,8 +15,6 @@ from ottla.client.lag import (
     seconds_behind,
     total_records,
 )
-from ottla.protocol.messages.explain_group import ExplainedMove
-from ottla.protocol.records import Record, encode_batch
 
 NOW = 1_800_000_000_000
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from ottla.cli.moments import parse_moment, time_text
-from ottla.client.offsets import EARLIEST, LATEST
+from ottla.protocol_client.offsets import EARLIEST, LATEST
 
 NOW = 1_800_000_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.cli.offset_plan import NothingToShift, Step, Target, parse_target, parse_topic, plan_step
-from ottla.client.offsets import EARLIEST, LATEST, Span
+from ottla.protocol_client.offsets import EARLIEST, LATEST, Span
 
 NOW = 1_800_000_000_000
 HELD = Span(10, 100)

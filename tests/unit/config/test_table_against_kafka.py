@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[3]))  # for bench, which carries A
 
 from bench.peers.kafka import kafka_peer
 
-from ottla.client.wire import Wire
 from ottla.config.keys import ConfigKey, Mode, show
 from ottla.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol_client.wire import Wire
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from ottla.client.fetched_batches import WrongOffsets, in_order
 from ottla.protocol.batches import crc_matches, headers
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol_client.fetched_batches import WrongOffsets, in_order
 from ottla.storage.cleaning.cleaner import Cleaner, clean_now
 from ottla.storage.log import Log
 from unit.storage.logs import Store, batch, from_producer, offsets

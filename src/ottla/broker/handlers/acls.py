@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.lane import Steps
+from ottla.broker.request_scheduler import Steps
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse

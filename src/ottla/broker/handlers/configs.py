@@ -31,9 +31,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.lane import Steps
 from ottla.broker.log_levels import check_log_level, log_levels, set_log_level
 from ottla.broker.portions import MAX_CHANGES, TOO_MANY_CHANGES, in_portions
+from ottla.broker.request_scheduler import Steps
 from ottla.cluster.topic_rules import check_name
 from ottla.config.changes import Operation, Step, check_no_twice, difference, edited, replacement
 from ottla.config.describe import Entry, describe_broker, describe_cluster, describe_group, describe_topic

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import Question, ask, ask_all_in_slices, caller_of
 from ottla.broker.handlers.group_admin import GROUP_OPERATIONS, NOT_ASKED
-from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
+from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.all_groups import AllGroups
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.coordinator.consumer_member import JOINING, LEAVING_FOR_A_WHILE

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.lane import Steps
+from ottla.broker.request_scheduler import Steps
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,

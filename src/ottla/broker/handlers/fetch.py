@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, Key, Wanted
-from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
+from ottla.broker.request_scheduler import Steps
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
     EpochEndOffset,
@@ -380,7 +380,7 @@ class _Fetch:
             pending.resolve(answer)
 
         pending = Pending()
-        pending.on_cancel = self._broker.room.enter(keys, ready, done, seconds, noticed).cancel
+        pending.on_cancel = self._broker.purgatory.enter(keys, ready, done, seconds, noticed).cancel
         return pending
 
     def response(self) -> FetchResponse:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import Question, ask_all_in_slices
-from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
+from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.classic_group import ClassicGroup
 from ottla.coordinator.classic_state import Phase
 from ottla.coordinator.effects import Effects, Reply

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import Question, ask_all_in_slices, caller_of
-from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
 from ottla.broker.portions import in_portions
+from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.groups import Groups, NewOffset
 from ottla.coordinator.offsets import NO_OFFSET, Committed

@@ -22,9 +22,9 @@ from ottla.broker.group_requests import (
     caller_of,
     new_member_id,
 )
-from ottla.broker.lane import Steps
 from ottla.broker.pending import Pending
 from ottla.broker.portions import in_portions
+from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.groups import Groups
 from ottla.protocol.errors import ApiError, ErrorCode

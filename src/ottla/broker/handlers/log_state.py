@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.lane import Steps
+from ottla.broker.request_scheduler import Steps
 from ottla.protocol.errors import ApiError
 from ottla.protocol.messages.log_state import (
     CompactLogsPartition,

@@ -17,8 +17,8 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.lane import Steps
 from ottla.broker.portions import in_portions
+from ottla.broker.request_scheduler import Steps
 from ottla.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, NewTopic, check_name, is_internal
 from ottla.printable import listed

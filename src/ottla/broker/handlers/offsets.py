@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.lane import Steps
+from ottla.broker.request_scheduler import Steps
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,

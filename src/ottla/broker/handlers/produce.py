@@ -10,7 +10,7 @@ where it starts, by which a producer knows whether its earlier batches were dele
 that is named more than once in a request gets none of its batches and is answered once, with INVALID_REQUEST.
 (Kafka appends the last one, answers for that, and drops the others in silence.)
 
-A request for many partitions that has kept the event loop for long is finished in slices in the slow lane.
+A request for many partitions that takes long is finished in slices by the request scheduler.
 A batch that has to be opened and is large is copied and opened beside the event loop (`Inspections`); the
 request is answered when that is done. Nothing overtakes either of them: their connection reads no further
 request meanwhile. Where too much waits there already the batch is refused with REQUEST_TIMED_OUT, which every
@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.inspections import ClientGone, Copy
-from ottla.broker.lane import LARGEST, Steps
 from ottla.broker.pending import Pending
 from ottla.broker.portions import in_portions
+from ottla.broker.request_scheduler import LARGEST, Steps
 from ottla.cluster.topic_rules import INTERNAL_TOPICS
 from ottla.printable import shown
 from ottla.protocol.batches import COMPRESSION_MASK, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL
@@ -447,7 +447,7 @@ def _wait(
         pending.resolve(response)
 
     pending = Pending()
-    wait = broker.room.enter([w[0] for w in waiting], ready, done, max(timeout_ms, 0) / 1000)
+    wait = broker.purgatory.enter([w[0] for w in waiting], ready, done, max(timeout_ms, 0) / 1000)
     pending.on_cancel = wait.cancel
     return pending
 

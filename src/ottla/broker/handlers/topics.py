@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.lane import Steps
 from ottla.broker.portions import MAX_CHANGES, TOO_MANY_PARTITIONS, in_portions
+from ottla.broker.request_scheduler import Steps
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, MorePartitions, NewTopic, TopicPlan
 from ottla.config.keys import show
 from ottla.config.table import TOPIC_KEYS

@@ -59,10 +59,10 @@ def feed(
     bootstrap: Bootstrap = _LOCAL,
 ) -> None:
     """Watch feeds and write what is new to articles.raw."""
-    from ottla.client.produce import Producer
-    from ottla.client.wire import Wire
     from ottla.examples.news.feeder import TOPIC, Feeder
     from ottla.examples.news.player import create_topics
+    from ottla.protocol_client.produce import Producer
+    from ottla.protocol_client.wire import Wire
 
     if listed is not None:
         places = [*places, *(line.strip() for line in listed.read_text().splitlines() if line.strip())]

@@ -23,14 +23,14 @@ from types import FrameType
 
 from rich.console import Console
 
-from ottla.client.group_offsets import committed_offsets
-from ottla.client.offsets import spans
-from ottla.client.wire import BrokerUnreachable, Wire
 from ottla.examples.news import report
 from ottla.examples.news.measure import Figures
 from ottla.examples.news.player import create_topics, play
 from ottla.examples.news.world import make_world
 from ottla.protocol.errors import ApiError
+from ottla.protocol_client.group_offsets import committed_offsets
+from ottla.protocol_client.offsets import spans
+from ottla.protocol_client.wire import BrokerUnreachable, Wire
 
 PIPELINE = "ottla.examples.news.news"
 READS = {

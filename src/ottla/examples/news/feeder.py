@@ -25,7 +25,7 @@ from zlib import crc32
 
 import feedparser
 
-from ottla.client.produce import Producer
+from ottla.protocol_client.produce import Producer
 
 TOPIC = "articles.raw"
 FEED_FILES = ("*.rss", "*.atom", "*.xml")

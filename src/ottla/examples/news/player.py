@@ -15,14 +15,14 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ottla.client import admin
-from ottla.client.produce import Producer
-from ottla.client.wire import Wire
 from ottla.examples.news import feeds
 from ottla.examples.news.feeder import TOPIC, Feeder, feed_clock
 from ottla.examples.news.vocabulary import Outlet
 from ottla.examples.news.world import Article, World
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol_client import admin
+from ottla.protocol_client.produce import Producer
+from ottla.protocol_client.wire import Wire
 
 READS = "reads"
 TOPICS = {

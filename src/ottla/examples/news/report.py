@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ottla.client.wire import Wire
 from ottla.examples.news import measure, results
 from ottla.examples.news.measure import Figures, Row, moment
 from ottla.examples.news.text import tokens
 from ottla.examples.news.world import World
+from ottla.protocol_client.wire import Wire
 
 _TRENDS = 8
 _READERS = 3

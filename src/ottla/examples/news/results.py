@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.client.consume import Consumer
-from ottla.client.offsets import spans
-from ottla.client.wire import Wire
 from ottla.examples.news import measure
 from ottla.examples.news.world import World
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol_client.consume import Consumer
+from ottla.protocol_client.offsets import spans
+from ottla.protocol_client.wire import Wire
 
 DEAD_LETTERS = "news.normalise.dead-letters"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.client.wire import BrokerUnreachable, Wire
 from ottla.pipeline.declarations import Stage
 from ottla.protocol.errors import ApiError
+from ottla.protocol_client.wire import BrokerUnreachable, Wire
 
 
 def topic_names(bootstrap: str, *, timeout: float = 5.0) -> set[str]:

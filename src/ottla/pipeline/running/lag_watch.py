@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.group_offsets import commit_offsets
-from ottla.client.groups import Place
-from ottla.client.lag import ends, lags, most_seconds, total_records
-from ottla.client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 from ottla.pipeline.running.progress import Board, Offsets, as_offsets
 from ottla.protocol.errors import ApiError
+from ottla.protocol_client.group_offsets import commit_offsets
+from ottla.protocol_client.groups import Place
+from ottla.protocol_client.lag import ends, lags, most_seconds, total_records
+from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 
 if TYPE_CHECKING:
     from ottla.pipeline.checkpoints import Checkpoints, StageFolder

@@ -23,8 +23,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.group_offsets import commit_offsets
-from ottla.client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.fingerprint import IncompatibleChange
 from ottla.pipeline.running.backoff import BackOff
@@ -36,6 +34,8 @@ from ottla.pipeline.running.status import StatusFiles
 from ottla.pipeline.running.stopping import StopRequest
 from ottla.pipeline.running.supervision import ATTEMPTS, StageWatch, Surroundings
 from ottla.protocol.errors import ApiError
+from ottla.protocol_client.group_offsets import commit_offsets
+from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,14 +16,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.client.group_offsets import committed_offsets
-from ottla.client.groups import Place
-from ottla.client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 from ottla.pipeline.checkpoints import CheckpointError, Checkpoints
 from ottla.pipeline.running.lag_watch import first_positions, lag_of, positions_of
 from ottla.pipeline.running.loading import Pipeline
 from ottla.pipeline.running.progress import Board, StageProgress
 from ottla.protocol.errors import ApiError
+from ottla.protocol_client.group_offsets import committed_offsets
+from ottla.protocol_client.groups import Place
+from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
 
 log = logging.getLogger("ottla.pipeline")
 

@@ -1,8 +1,8 @@
 """What the driver asks the brokers: which partitions there are, and where they start and end.
 
-`client/offsets.py` asks about one topic at a time; a stream may read hundreds of partitions of many topics
-and asks before every micro-batch, so here one metadata request covers all topics, and every leader gets its
-questions together and at the same time as the others.
+`protocol_client/offsets.py` asks about one topic at a time; a stream may read hundreds of partitions of many
+topics and asks before every micro-batch, so here one metadata request covers all topics, and every leader
+gets its questions together and at the same time as the others.
 
 Brokers that are away are waited for: `api_timeout` seconds once they have been reached, less at first
 contact (a wrong address should not take a minute to show). What does not come back is a `BrokersAway` with
@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ottla.client.groups import by_topic
-from ottla.client.offsets import EARLIEST, LATEST, Span
-from ottla.client.wire import BrokerUnreachable, Patience, Pending, Wire, check
 from ottla.pipeline.patterns import matches
 from ottla.pipeline.topics.options import Place, SourceOptions
 from ottla.pipeline.topics.watching import bytes_per_offset
@@ -30,6 +27,9 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from ottla.protocol_client.groups import by_topic
+from ottla.protocol_client.offsets import EARLIEST, LATEST, Span
+from ottla.protocol_client.wire import BrokerUnreachable, Patience, Pending, Wire, check
 
 log = logging.getLogger("ottla.pipeline")
 

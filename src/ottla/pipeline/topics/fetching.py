@@ -27,9 +27,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from ottla.client.fetched_batches import WrongOffsets, in_order
-from ottla.client.offsets import Span, spans
-from ottla.client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, check
 from ottla.pipeline.topics.arrow_records import BatchBody, InvalidRecords, RecordDecoder
 from ottla.pipeline.topics.links import Link, borrowed
 from ottla.pipeline.topics.offsets import DataLost
@@ -45,6 +42,9 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.protocol.records import decode_batch
 from ottla.protocol.schema import ZERO_UUID
+from ottla.protocol_client.fetched_batches import WrongOffsets, in_order
+from ottla.protocol_client.offsets import Span, spans
+from ottla.protocol_client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, check
 
 __all__ = ["DataLost", "ReadOptions", "UnreadablePartition", "read_range"]
 

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from ottla.client.groups import by_topic, coordinator
-from ottla.client.wire import BrokerUnreachable, Pending, UnsupportedByBroker, Wire, check
 from ottla.pipeline.topics.options import Place, SourceOptions
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.offset_commit import (
@@ -27,6 +25,8 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from ottla.protocol_client.groups import by_topic, coordinator
+from ottla.protocol_client.wire import BrokerUnreachable, Pending, UnsupportedByBroker, Wire, check
 
 log = logging.getLogger("ottla.pipeline")
 

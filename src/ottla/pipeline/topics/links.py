@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ottla.client.wire import Wire
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol_client.wire import Wire
 
 __all__ = ["Link", "Producership", "TopicPlace", "borrowed"]
 

@@ -26,8 +26,8 @@ from ottla.pipeline.topics.options import (
 from ottla.pipeline.topics.planning import Range
 
 if TYPE_CHECKING:
-    from ottla.client.offsets import Span
     from ottla.pipeline.topics.brokers import Brokers, Found
+    from ottla.protocol_client.offsets import Span
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -213,7 +213,7 @@ def _of_group(
     bound: Bound, brokers: Brokers, spans: Mapping[Place, Span], options: SourceOptions
 ) -> dict[Place, int]:
     """Where the group left off; the start or the end of partitions it has committed nothing for."""
-    from ottla.client.group_offsets import committed_offsets
+    from ottla.protocol_client.group_offsets import committed_offsets
 
     committed = committed_offsets(brokers.wire, options.group)
     found, losses = {}, []

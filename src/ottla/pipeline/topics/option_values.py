@@ -200,7 +200,7 @@ class Given:
         return default if found is None else found
 
     def bootstrap(self) -> str:
-        from ottla.client.wire import parse_bootstrap
+        from ottla.protocol_client.wire import parse_bootstrap
 
         servers = self.text("kafka.bootstrap.servers")
         if not servers:

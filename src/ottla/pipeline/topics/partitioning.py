@@ -1,8 +1,8 @@
 """Which partition each row of a column goes to: Kafka's murmur2 over a whole column of keys at once.
 
-`client/partitioner.py` has the rule and hashes one key in about a microsecond; a Spark task has millions.
-Here word after word of all keys is mixed in with Arrow's kernels, some twenty operations on a column for
-every four bytes of the longest key. Very long keys, of which nobody has many, go the slow way.
+`protocol_client/partitioner.py` has the rule and hashes one key in about a microsecond; a Spark task has
+millions. Here word after word of all keys is mixed in with Arrow's kernels, some twenty operations on a
+column for every four bytes of the longest key. Very long keys, of which nobody has many, go the slow way.
 
 Rows without a key and without a wish of their own go where the writer is at the moment: `Sticky` stays with
 a partition for a batch's worth of bytes and moves on to the next, because one large batch costs a broker less
@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.client.partitioner import murmur2 as murmur2_of_one
+from ottla.protocol_client.partitioner import murmur2 as murmur2_of_one
 
 __all__ = ["Sticky", "murmur2", "partitions_by_key"]
 

@@ -21,7 +21,6 @@ import logging
 import time
 from collections.abc import Container, Mapping
 
-from ottla.client.offsets import Span
 from ottla.pipeline.topics.admission import HoldBack, admitted, waiting
 from ottla.pipeline.topics.brokers import Brokers, Found
 from ottla.pipeline.topics.group_progress import GroupProgress
@@ -42,6 +41,7 @@ from ottla.pipeline.topics.options import Bound, Place, SourceOptions
 from ottla.pipeline.topics.planning import Range
 from ottla.pipeline.topics.watching import Watch
 from ottla.protocol.schema import ZERO_UUID
+from ottla.protocol_client.offsets import Span
 
 log = logging.getLogger("ottla.pipeline")
 

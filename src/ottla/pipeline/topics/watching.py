@@ -14,8 +14,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ottla.client.groups import by_topic
-from ottla.client.wire import BrokerUnreachable, Pending, Wire, check
 from ottla.pipeline.topics.options import Place, SourceOptions
 from ottla.protocol.batches import headers
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -27,6 +25,8 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.protocol.schema import ZERO_UUID
+from ottla.protocol_client.groups import by_topic
+from ottla.protocol_client.wire import BrokerUnreachable, Pending, Wire, check
 
 SAMPLE = 64 << 10
 """Bytes of each partition that are looked at to weigh it."""

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.client.wire import BrokerUnreachable, ConnectionLost, Patience, Pending, UnsupportedByBroker, check
 from ottla.pipeline.topics.arrow_encoding import EncodedRecords, encode_rows, seal
 from ottla.pipeline.topics.cutting import Letter, columns_of, letter_of, smaller
 from ottla.pipeline.topics.links import METADATA_AGE, Link, Producership, TopicPlace, borrowed
@@ -37,6 +36,14 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
 )
 from ottla.protocol.schema import ZERO_UUID
+from ottla.protocol_client.wire import (
+    BrokerUnreachable,
+    ConnectionLost,
+    Patience,
+    Pending,
+    UnsupportedByBroker,
+    check,
+)
 
 __all__ = ["NoSuchTopic", "WriteRefused", "WriteSummary", "Writer", "write_rows"]
 

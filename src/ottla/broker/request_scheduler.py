@@ -1,0 +1,394 @@
+"""The request scheduler: requests that may wait a little, so that those who write and read records need not.
+
+One thread serves everybody in the order they come. When a thousand consumers join their groups in the same
+moment, or as many clients come back after a restart, a producer behind them would wait until all of them have
+been served. So whatever is neither Produce nor Fetch is answered at once only while there is little of it; in
+a crowd it waits here, in its order, and is served between the turns of the event loop: for as long as the
+rest of the loop took, so that half of the time goes to these requests however busy the broker is.
+
+One request can be as much work as a crowd: it names 100,000 partitions, or its answer holds every topic. Such
+work is a generator that yields wherever it may be interrupted, every millisecond or two. It begins at once;
+what is not finished within its slice becomes a job, and jobs get half of the scheduler's time, in turn, a few
+at a time, so that their memory is bounded too. A job whose client has gone is dropped, unless it has to be
+done to the end (a Produce).
+
+Timers of group members (sessions) run here too (`call_later`). When one is due, what has come in by then is
+read and served before it, so that a heartbeat that waits in the queue, or that came while the broker stood
+still, is in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+from types import GeneratorType
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from ottla.broker.connection import Parts, Refused
+from ottla.broker.pending import Pending
+from ottla.broker.watchdog import STALL_SECONDS, Request, Watchdog
+from ottla.scheduler import Scheduler, Timer
+
+logger = logging.getLogger("ottla.request_scheduler")
+
+AT_ONCE = 0.002
+"""Seconds of work that are done at once in each window; also the least that is done between two turns."""
+WINDOW = 0.01
+LONGEST_TURN = 0.05
+"""Seconds that the scheduler takes at most between two turns, however long the rest of the loop took."""
+LARGEST = 64 * 1024
+"""A frame above this is not copied to wait: whoever lent its memory is told when it has been read."""
+SMALL = 4 * 1024
+"""A frame below this holds a request that takes little memory, whatever its answer is."""
+OPEN_JOBS = 2
+"""Jobs that are worked on in turn. The others wait, so that few hold much memory at a time."""
+_SECONDS_TO_FINISH = 1.0
+"""A broker that stops gives its jobs this long."""
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Any, None, T]
+"""Work in small steps. It yields where it may be interrupted, and returns its result."""
+FRAME_READ = object()
+"""What steps yield when they need the frame of their request no longer."""
+
+Answer: TypeAlias = "Parts | Pending | None"
+Work = Callable[[memoryview], "Answer | Steps[Answer]"]
+"""From a frame to its answer, or to the steps that lead there."""
+
+
+class RequestScheduler:
+    """Also a `Scheduler` itself, whose timers do not overtake queued requests."""
+
+    def __init__(self, loop: Scheduler, now: Callable[[], float], watchdog: Watchdog | None = None) -> None:
+        self._loop = loop
+        self._now = now
+        self._watchdog = watchdog or Watchdog(loop, now)
+        self._waiting: deque[_Late | _Timer] = deque()
+        self._jobs: deque[_Job[Any]] = deque()
+        self._later_jobs: deque[_Job[Any]] = deque()
+        self._window = 0.0
+        self._used = 0.0
+        self._turn_began = 0.0
+        self._comes_again = False
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._jobs) + len(self._later_jobs)
+
+    def take(
+        self, work: Work, frame: memoryview, request: Request | None = None, *, to_the_end: bool = False
+    ) -> Answer:
+        """The answer of `work`, now or, in a crowd, later. `request` is for the watchdog to name.
+
+        The frame need not outlive the call, unless the answer is a `Pending` that says so.
+        """
+        now = self._now()
+        if now - self._window > WINDOW:
+            self._window, self._used = now, 0.0
+        large = len(frame) > LARGEST
+        if len(frame) > SMALL and len(self._jobs) >= OPEN_JOBS:
+            return self._not_yet(work, frame, request, to_the_end)
+        if large or (not self._waiting and self._used < AT_ONCE):
+            try:
+                answer = work(frame)
+                if isinstance(answer, GeneratorType):
+                    return self._begin(answer, now + AT_ONCE, request, large, to_the_end)
+                return answer  # type: ignore[return-value]
+            finally:
+                seconds = self._now() - now
+                self._used += seconds
+                if seconds > STALL_SECONDS:
+                    self._watchdog.request_took(seconds, request)
+        late = _Late(self, work, memoryview(bytearray(frame)), request, to_the_end)
+        self._put(late)
+        return late.pending
+
+    def _not_yet(self, work: Work, frame: memoryview, request: Request | None, to_the_end: bool) -> Answer:
+        """There are jobs enough. One more that may be large does not even begin: then it takes no memory."""
+        large = len(frame) > LARGEST
+        answer = work(frame if large else memoryview(bytearray(frame)))
+        if not isinstance(answer, GeneratorType):
+            return answer  # type: ignore[return-value]
+        job = _Job(self, answer, request, to_the_end)
+        job.pending.frame_in_use = large
+        self._open(job)
+        return job.pending
+
+    def run(
+        self,
+        steps: Steps[T],
+        request: Request | None = None,
+        *,
+        frame_in_use: bool = False,
+        to_the_end: bool = False,
+    ) -> T | Pending:
+        """The result of work that may be long: now, or a `Pending` of it. Defects are raised."""
+        return self._begin(steps, self._now() + AT_ONCE, request, frame_in_use, to_the_end)
+
+    async def in_slices(self, steps: Steps[T], request: Request | None = None) -> T:
+        """For coroutines: the result of work that may be long."""
+        result = self.run(steps, request)
+        if not isinstance(result, Pending):
+            return result
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def resolve(outcome: Any) -> None:
+            if isinstance(outcome, BaseException):
+                done.set_exception(outcome)
+            else:
+                done.set_result(outcome)
+
+        result.encode_by(lambda outcome: outcome)
+        result.deliver_to(resolve)
+        return await done
+
+    def _begin(
+        self, steps: Steps[T], end: float, request: Request | None, frame_in_use: bool, to_the_end: bool
+    ) -> T | Pending:
+        try:
+            while True:
+                if next(steps) is FRAME_READ:
+                    frame_in_use = False
+                if self._now() >= end:
+                    break
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
+        job = _Job(self, steps, request, to_the_end)
+        job.pending.frame_in_use = frame_in_use
+        self._open(job)
+        return job.pending
+
+    def _open(self, job: _Job[Any]) -> None:
+        (self._jobs if len(self._jobs) < OPEN_JOBS else self._later_jobs).append(job)
+        self._come_again()
+
+    def _drop(self, job: _Job[Any]) -> None:
+        if job in self._jobs:
+            self._jobs.remove(job)
+            self._open_next()
+        elif job in self._later_jobs:
+            self._later_jobs.remove(job)
+
+    def _open_next(self) -> None:
+        if self._later_jobs:
+            self._jobs.append(self._later_jobs.popleft())
+
+    # -- timers -------------------------------------------------------------------------------------------
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> object:
+        return self._loop.call_soon(callback, *args)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> _Timer:
+        """As the loop's, but what has come in by that time is served first."""
+        timer = _Timer(partial(callback, *args))
+        timer.handle = self._loop.call_later(delay, self._read_first, timer)
+        return timer
+
+    def _read_first(self, timer: _Timer) -> None:
+        """Give the loop a turn to look at its sockets, and another to read what it found."""
+        self._loop.call_soon(self._loop.call_soon, self._in_time, timer)
+
+    def _in_time(self, timer: _Timer) -> None:
+        if self._waiting:
+            self._put(timer)
+        else:
+            timer.run()
+
+    # -- serving ------------------------------------------------------------------------------------------
+
+    def _put(self, one: _Late | _Timer) -> None:
+        self._waiting.append(one)
+        self._come_again()
+
+    def _come_again(self) -> None:
+        if not self._comes_again:
+            self._comes_again = True
+            self._turn_began = self._now()
+            self._loop.call_soon(self._serve)
+
+    def finish(self) -> None:
+        """Serve all who wait: the broker is stopping. Jobs that take too long are given up."""
+        while self._waiting:
+            self._serve_next()
+        end = self._now() + _SECONDS_TO_FINISH
+        while self._jobs and self._now() < end:
+            self._work_on_next()
+        for job in [*self._jobs, *self._later_jobs]:
+            job.pending.resolve(Refused("the broker stops, and the request takes too long"))
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all who wait: the broker is gone."""
+        self._waiting.clear()
+        self._jobs.clear()
+        self._later_jobs.clear()
+
+    def _serve(self) -> None:
+        began = now = self._now()
+        end = began + min(max(began - self._turn_began, AT_ONCE), LONGEST_TURN)
+        half = began + (end - began) / 2 if self._jobs else end
+        while self._waiting and now < half:
+            now = self._watched(self._serve_next(), now)
+        while self._jobs and now < end:
+            now = self._watched(self._work_on_next(), now)
+        while self._waiting and now < end:
+            now = self._watched(self._serve_next(), now)
+        # Only now: what is served here may bring the next request, and its turn begins when this one ends.
+        self._comes_again = False
+        if self._waiting or self._jobs:
+            self._come_again()
+
+    def _watched(self, request: Request | None, before: float) -> float:
+        """The time, after something was done for `request`."""
+        now = self._now()
+        if now - before > STALL_SECONDS:
+            self._watchdog.request_took(now - before, request)
+        return now
+
+    def _serve_next(self) -> Request | None:
+        """A defect in one who waits may not keep the others from being served."""
+        one = self._waiting.popleft()
+        try:
+            one.run()
+        except Exception:
+            logger.exception("one who waited could not be served")
+        return one.request
+
+    def _work_on_next(self) -> Request | None:
+        """One step of the job whose turn it is."""
+        job = self._jobs.popleft()
+        if job.step():
+            self._open_next()
+            job.finish()
+        else:
+            self._jobs.append(job)
+        return job.request
+
+
+class _Job(Generic[T]):
+    """Work that has begun and goes on in slices. `pending` gets the result or the exception."""
+
+    __slots__ = ("_gone", "_outcome", "_scheduler", "_steps", "_to_the_end", "pending", "request")
+
+    def __init__(
+        self, scheduler: RequestScheduler, steps: Steps[T], request: Request | None, to_the_end: bool
+    ) -> None:
+        self._scheduler = scheduler
+        self._steps = steps
+        self._to_the_end = to_the_end
+        self._gone = False
+        self.request = request
+        self._outcome: Any = None
+        self.pending = Pending(self._cancel)
+        self.pending.encode_by(_closing_on_defects)
+
+    def _cancel(self) -> None:
+        self._gone = True
+        if not self._to_the_end:
+            self._scheduler._drop(self)
+            if inspect.getgeneratorstate(self._steps) != inspect.GEN_RUNNING:
+                self._steps.close()
+            self.pending.free_frame()
+        if isinstance(self._outcome, Pending):
+            self._outcome.cancel()
+
+    def step(self) -> bool:
+        """True when it has ended."""
+        try:
+            if next(self._steps) is FRAME_READ:
+                self.pending.free_frame()
+            return self._gone and not self._to_the_end
+        except StopIteration as finished:
+            self._outcome = finished.value
+        except Exception as error:  # noqa: BLE001 - whoever waits for the result hears of it
+            self._outcome = error
+        return True
+
+    def finish(self) -> None:
+        self.pending.free_frame()
+        if isinstance(self._outcome, Pending) and self._gone:
+            self._outcome.cancel()
+        elif isinstance(self._outcome, Pending):
+            self._outcome.deliver_to(self.pending.resolve)
+        else:
+            self.pending.resolve(self._outcome)
+
+
+def _closing_on_defects(answer: Any) -> Any:
+    """Of work that ended in an exception only a refusal is left, which closes the connection."""
+    if isinstance(answer, Exception) and not isinstance(answer, Refused):
+        logger.error("a request could not be taken", exc_info=answer)
+        return Refused("an internal error")
+    return answer
+
+
+class _Late:
+    """One who waits. It is served even if its client has gone: a member that leaves does not stay to hear."""
+
+    __slots__ = ("_frame", "_gone", "_inner", "_scheduler", "_to_the_end", "_work", "pending", "request")
+
+    def __init__(
+        self,
+        scheduler: RequestScheduler,
+        work: Work,
+        frame: memoryview,
+        request: Request | None,
+        to_the_end: bool,
+    ) -> None:
+        self._scheduler = scheduler
+        self._to_the_end = to_the_end
+        self.request = request
+        self._work = work
+        self._frame = frame
+        self._gone = False
+        self._inner: Pending | None = None
+        self.pending = Pending(self._cancel)
+        self.pending.encode_by(lambda answer: answer)  # `work` gives whole frames
+
+    def _cancel(self) -> None:
+        self._gone = True
+        if self._inner is not None:
+            self._inner.cancel()
+
+    def run(self) -> None:
+        answer: Any
+        try:
+            answer = self._work(self._frame)
+            if isinstance(answer, GeneratorType):
+                answer = self._scheduler.run(answer, self.request, to_the_end=self._to_the_end)
+        except Refused as refusal:
+            answer = refusal
+        except Exception:
+            logger.exception("a request could not be taken")
+            answer = Refused("an internal error")
+        if not isinstance(answer, Pending):
+            self.pending.resolve(answer)
+        elif self._gone:
+            answer.cancel()
+        else:
+            self._inner = answer
+            answer.deliver_to(self.pending.resolve)
+
+
+class _Timer:
+    """Something that is due, unless it is cancelled before its turn."""
+
+    __slots__ = ("_callback", "handle")
+    request = None
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self._callback: Callable[[], object] | None = callback
+        self.handle: Timer | None = None
+
+    def cancel(self) -> None:
+        self._callback = None
+        if self.handle is not None:
+            self.handle.cancel()
+
+    def run(self) -> None:
+        if self._callback is not None:
+            self._callback()

@@ -1,0 +1,307 @@
+"""The request scheduler: at once while there is little to do, between the turns of the loop in a crowd."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+
+from ottla.broker.connection import Parts, Refused
+from ottla.broker.pending import Pending
+from ottla.broker.request_scheduler import AT_ONCE, LARGEST, WINDOW, RequestScheduler
+
+COST = 0.0005
+
+
+@dataclass(eq=False)
+class Clockwork:
+    due: float
+    callback: Callable[[], object]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """A clock that work moves, and turns that a test takes one by one."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.soon: deque[Callable[[], object]] = deque()
+        self.scheduler = RequestScheduler(self, lambda: self.time)
+        self.timers: list[Clockwork] = []
+        self.done: list[int] = []
+        self.answers: dict[int, object] = {}
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> None:
+        self.soon.append(partial(callback, *args))
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Clockwork:
+        self.timers.append(timer := Clockwork(self.time + delay, partial(callback, *args)))
+        return timer
+
+    def work(self, number: int, cost: float = COST) -> Callable[[memoryview], Parts | Pending | None]:
+        def work(frame: memoryview) -> Parts:
+            self.time += cost
+            self.done.append(number)
+            return [bytes(frame)]
+
+        return work
+
+    def send(self, number: int, cost: float = COST) -> Parts | Pending | None:
+        answer = self.scheduler.take(self.work(number, cost), memoryview(b"%d" % number))
+        if isinstance(answer, Pending):
+            answer.deliver_to(lambda given: self.answers.__setitem__(number, given))
+        else:
+            self.answers[number] = answer
+        return answer
+
+    def turn(self, others: float = 0.0, arrived: Iterable[int] = ()) -> None:
+        """One turn of asyncio: what was put off to it, what the sockets bring, then the timers."""
+        self.time += others
+        put_off = len(self.soon)
+        for number in arrived:
+            self.soon.append(partial(self.send, number))
+            put_off += 1
+        due = [timer for timer in self.timers if timer.due <= self.time]
+        self.timers = [timer for timer in self.timers if timer.due > self.time]
+        for _ in range(put_off):
+            self.soon.popleft()()
+        for timer in due:
+            if not timer.cancelled:
+                timer.callback()
+
+
+def test_few_requests_are_answered_at_once() -> None:
+    loop = Loop()
+    for number in range(20):
+        assert loop.send(number) == [b"%d" % number]
+        loop.time += WINDOW
+    assert not loop.soon
+
+
+def test_in_a_crowd_they_wait_for_the_next_turns_in_their_order() -> None:
+    loop = Loop()
+    for number in range(50):
+        loop.send(number)
+    at_once = len(loop.done)
+    assert at_once == pytest.approx(AT_ONCE / COST, abs=1)
+    turns = 0
+    while len(loop.scheduler):
+        before = len(loop.done)
+        loop.turn()
+        turns += 1
+        assert 0 < len(loop.done) - before <= AT_ONCE / COST + 1, "others have their turn again soon"
+    assert turns > 5
+    assert loop.done == list(range(50))
+    assert loop.answers == {number: [b"%d" % number] for number in range(50)}
+
+
+def test_who_comes_behind_a_crowd_waits_behind_it_however_little_he_wants() -> None:
+    loop = Loop()
+    for number in range(20):
+        loop.send(number)
+    loop.time += WINDOW * 2
+    assert isinstance(loop.send(20), Pending)
+    while len(loop.scheduler):
+        loop.turn()
+    assert loop.done == list(range(21))
+
+
+def test_half_of_the_time_is_the_lanes_however_busy_the_rest_is() -> None:
+    loop = Loop()
+    for number in range(400):
+        loop.send(number)
+    loop.turn(others=0.05)
+    before = len(loop.done)
+    loop.turn(others=0.05)
+    assert (len(loop.done) - before) * COST == pytest.approx(0.05, abs=2 * COST)
+
+
+def test_a_frame_too_large_to_be_kept_is_worked_on_at_once() -> None:
+    loop = Loop()
+    for number in range(10):
+        loop.send(number)
+    assert len(loop.scheduler)
+    large = memoryview(bytes(LARGEST + 1))
+    assert loop.scheduler.take(lambda frame: [b"done"], large) == [b"done"]
+
+
+def crowd(loop: Loop) -> None:
+    """Enough that the next one has to wait."""
+    loop.send(-1, cost=2 * AT_ONCE)
+
+
+def test_a_frame_is_kept_though_its_memory_is_used_again() -> None:
+    loop = Loop()
+    crowd(loop)
+    memory = bytearray(b"mine")
+    answer = loop.scheduler.take(loop.work(1), memoryview(memory))
+    assert isinstance(answer, Pending)
+    given: list[object] = []
+    answer.deliver_to(given.append)
+    memory[:] = b"else"
+    loop.turn()
+    assert given == [[b"mine"]]
+
+
+def test_an_answer_that_comes_later_still_comes_and_an_end_of_the_client_is_told() -> None:
+    loop = Loop()
+    crowd(loop)
+    cancelled: list[str] = []
+    inner = {name: Pending(lambda name=name: cancelled.append(name)) for name in ("heard", "gone", "early")}  # type: ignore[misc]
+    outer = {name: loop.scheduler.take(lambda _, p=p: p, memoryview(b"")) for name, p in inner.items()}  # type: ignore[misc]
+    given: dict[str, object] = {}
+    for name, pending in outer.items():
+        assert isinstance(pending, Pending)
+        pending.deliver_to(lambda answer, name=name: given.__setitem__(name, answer))  # type: ignore[misc]
+        inner[name].encode_by(lambda response: [response])
+    outer["early"].cancel()  # type: ignore[union-attr]
+    assert cancelled == []
+    loop.turn()
+    assert cancelled == ["early"], "it was gone when its turn came"
+    outer["gone"].cancel()  # type: ignore[union-attr]
+    assert cancelled == ["early", "gone"]
+    for name in inner:
+        inner[name].resolve(b"answer")
+    assert given == {"heard": [b"answer"]}
+
+
+def test_what_a_client_asked_for_is_done_though_it_did_not_stay() -> None:
+    loop = Loop()
+    crowd(loop)
+    leaving = loop.send(1)
+    assert isinstance(leaving, Pending)
+    leaving.cancel()
+    loop.turn()
+    assert loop.done == [-1, 1]
+    assert 1 not in loop.answers
+
+
+def test_refusals_and_defects_close_the_connection_and_the_next_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = Loop()
+    crowd(loop)
+
+    def refuse(frame: memoryview) -> Parts:
+        raise Refused("no request")
+
+    def fail(frame: memoryview) -> Parts:
+        raise ZeroDivisionError
+
+    given: list[object] = []
+    for work in (refuse, fail, loop.work(3)):
+        answer = loop.scheduler.take(work, memoryview(b"3"))
+        assert isinstance(answer, Pending)
+        answer.deliver_to(given.append)
+    loop.turn()
+    assert [str(each) for each in given] == ["no request", "an internal error", "[b'3']"]
+    assert [type(each) for each in given] == [Refused, Refused, list]
+    assert "could not be taken" in caplog.text
+
+
+def test_a_broker_that_stops_serves_all_and_one_that_is_killed_none() -> None:
+    loop = Loop()
+    for number in range(30):
+        loop.send(number)
+    loop.scheduler.finish()
+    assert loop.done == list(range(30))
+    loop.turn()
+    crowd(loop)
+    loop.send(31)
+    loop.scheduler.clear()
+    loop.turn()
+    assert 31 not in loop.done
+
+
+def test_it_comes_again_once_a_turn_also_when_an_answer_brings_the_next_request() -> None:
+    loop = Loop()
+    crowd(loop)
+    numbers = iter(range(100, 140))
+
+    def next_request(_: object) -> None:
+        for number in numbers:
+            answer = loop.scheduler.take(loop.work(number), memoryview(b""))
+            if isinstance(answer, Pending):
+                answer.deliver_to(next_request)
+                return
+
+    next_request(None)
+    while loop.soon:
+        assert len(loop.soon) == 1
+        loop.turn()
+    assert loop.done == [-1, *range(100, 140)]
+
+
+def test_answers_that_bring_the_next_requests_do_not_make_a_turn_longer() -> None:
+    loop = Loop()
+
+    def ask_again(number: int) -> None:
+        answer = loop.scheduler.take(loop.work(number), memoryview(b"again"))
+        assert isinstance(answer, Pending)
+        answer.deliver_to(lambda _: ask_again(number))
+
+    for number in range(10):
+        loop.send(number)
+    for number in range(10):
+        ask_again(number)
+    for _ in range(50):
+        before = loop.time
+        loop.turn(others=2 * COST)
+        assert loop.time - before <= 2 * COST + 2 * AT_ONCE
+
+
+def test_what_came_before_a_timer_was_up_is_served_before_it() -> None:
+    loop = Loop()
+    crowd(loop)
+    loop.scheduler.call_later(1.0, loop.done.append, 99)
+    loop.turn(others=2.0, arrived=range(40))  # the loop stood still: all this came meanwhile
+    while loop.soon:
+        loop.turn()
+    assert loop.done == [-1, *range(40), 99]
+
+
+def test_a_timer_gives_the_loop_a_chance_to_read_first() -> None:
+    """asyncio may find a timer up without having looked at its sockets."""
+    loop = Loop()
+    loop.scheduler.call_later(1.0, loop.done.append, 99)
+    loop.turn(others=2.0)
+    loop.turn(arrived=range(40))
+    while loop.soon:
+        loop.turn()
+    assert loop.done == [*range(40), 99]
+
+
+def test_a_timer_can_be_cancelled_until_it_has_run() -> None:
+    for turns in range(4):
+        loop = Loop()
+        timer = loop.scheduler.call_later(1.0, loop.done.append, 99)
+        loop.time += 2.0
+        for number in range(turns):
+            loop.turn(arrived=range(10 * number, 10 * number + 10))
+        timer.cancel()
+        while loop.soon or loop.timers:
+            loop.turn()
+        assert 99 not in loop.done, turns
+
+
+def test_a_timer_that_fails_keeps_nobody_from_being_served(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    crowd(loop)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    loop.scheduler.call_later(1.0, fail)
+    loop.turn(others=2.0, arrived=range(40))
+    loop.turn()
+    loop.send(40)
+    while loop.soon:
+        loop.turn()
+    assert loop.done == [-1, *range(41)]
+    assert "could not be served" in caplog.text

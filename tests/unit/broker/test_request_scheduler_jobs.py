@@ -1,0 +1,284 @@
+"""Long work in request scheduler: begun at once, gone on with in slices, and never in the way of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from ottla.broker.connection import Refused
+from ottla.broker.pending import Pending
+from ottla.broker.request_scheduler import (
+    AT_ONCE,
+    FRAME_READ,
+    LARGEST,
+    LONGEST_TURN,
+    OPEN_JOBS,
+    SMALL,
+    WINDOW,
+    RequestScheduler,
+    Steps,
+)
+from ottla.broker.watchdog import STALL_SECONDS, Watchdog
+from ottla.log_lines import ClientLog, LineLimit
+from unit.broker.test_request_scheduler import Loop
+
+STEP = 0.001
+
+
+class Work:
+    """Steps that take a millisecond each."""
+
+    def __init__(self, loop: Loop, steps: int, name: str = "job") -> None:
+        self.loop = loop
+        self.left = steps
+        self.name = name
+        self.closed = False
+
+    def steps(self, frame: memoryview, before: Iterable[Any] = ()) -> Steps[list[bytes]]:
+        try:
+            yield from before
+            while self.left:
+                self.left -= 1
+                self.loop.time += STEP
+                yield
+            return [self.name.encode()]
+        finally:
+            self.closed = True
+
+
+def delivered(answer: Any) -> list[Any]:
+    """What a pending answer will be."""
+    assert isinstance(answer, Pending)
+    given: list[Any] = []
+    answer.deliver_to(given.append)
+    return given
+
+
+def test_work_that_is_soon_done_is_answered_at_once() -> None:
+    loop = Loop()
+    assert loop.scheduler.take(Work(loop, 1).steps, memoryview(b"")) == [b"job"]
+    assert not loop.soon
+
+
+def test_work_that_takes_longer_goes_on_in_slices_and_others_have_their_turn() -> None:
+    loop = Loop()
+    work = Work(loop, 100)
+    began = loop.time
+    given = delivered(loop.scheduler.take(work.steps, memoryview(b"")))
+    assert loop.time - began <= AT_ONCE + STEP
+    turns = 0
+    while loop.soon:
+        before = loop.time
+        loop.turn()
+        turns += 1
+        assert loop.time - before <= AT_ONCE + STEP
+    assert given == [[b"job"]]
+    assert turns >= 100 * STEP / (AT_ONCE + STEP) - 2
+
+
+def test_small_requests_are_served_beside_a_job() -> None:
+    loop = Loop()
+    given = delivered(loop.scheduler.take(Work(loop, 1000).steps, memoryview(b"")))
+    for number in range(20):
+        loop.send(number)
+    for _ in range(60):
+        loop.turn()
+    assert loop.done == list(range(20))
+    assert not given
+
+
+def test_a_turn_of_the_lane_is_bounded_even_after_the_loop_stood_still() -> None:
+    loop = Loop()
+    delivered(loop.scheduler.take(Work(loop, 1000).steps, memoryview(b"")))
+    loop.turn()
+    before = loop.time
+    loop.turn(others=10.0)
+    assert loop.time - before - 10.0 <= LONGEST_TURN + STEP
+
+
+def test_few_jobs_are_open_at_a_time_and_the_next_has_not_begun() -> None:
+    loop = Loop()
+    jobs = [Work(loop, 50, str(number)) for number in range(OPEN_JOBS + 2)]
+    frame = memoryview(bytes(SMALL + 1))
+    answers = [delivered(loop.scheduler.take(job.steps, frame)) for job in jobs]
+    assert [job.left for job in jobs[OPEN_JOBS:]] == [50, 50]
+    while loop.soon:
+        loop.turn()
+    assert answers == [[[str(number).encode()]] for number in range(OPEN_JOBS + 2)]
+
+
+def test_a_job_whose_client_has_gone_is_dropped_and_the_next_takes_its_place() -> None:
+    loop = Loop()
+    jobs = [Work(loop, 50, str(number)) for number in range(OPEN_JOBS + 1)]
+    frame = memoryview(bytes(SMALL + 1))
+    pendings = []
+    for job in jobs:
+        pendings.append(loop.scheduler.take(job.steps, frame))
+        loop.time += WINDOW * 2
+    given = [delivered(pending) for pending in pendings]
+    for pending in pendings[:-1]:
+        assert isinstance(pending, Pending)
+        pending.cancel()
+    assert [job.closed for job in jobs] == [True] * OPEN_JOBS + [False]
+    while loop.soon:
+        loop.turn()
+    assert given[:-1] == [[]] * OPEN_JOBS
+    assert given[-1] == [[str(OPEN_JOBS).encode()]]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGEST + 1])
+def test_work_that_is_done_to_the_end_goes_on_when_its_client_has_gone(size: int) -> None:
+    loop = Loop()
+    work = Work(loop, 50)
+    pending = loop.scheduler.take(work.steps, memoryview(bytes(size)), to_the_end=True)
+    assert isinstance(pending, Pending)
+    freed: list[int] = []
+    pending.on_frame_free = lambda: freed.append(work.left)
+    pending.cancel()
+    assert not freed
+    while loop.soon:
+        loop.turn()
+    assert work.left == 0
+    assert freed == [0]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_large_frame_is_free_when_it_has_been_read_or_its_client_has_gone(gone: bool) -> None:
+    loop = Loop()
+    work = Work(loop, 100)
+
+    def reading() -> Iterable[Any]:
+        for _ in range(10):
+            loop.time += STEP
+            yield
+        yield FRAME_READ
+
+    answer = loop.scheduler.take(lambda frame: work.steps(frame, reading()), memoryview(bytes(LARGEST + 1)))
+    assert isinstance(answer, Pending)
+    assert answer.frame_in_use
+    freed: list[int] = []
+    answer.on_frame_free = lambda: freed.append(work.left)
+    if gone:
+        answer.cancel()
+        assert freed == [100]
+    while loop.soon:
+        loop.turn()
+    assert not answer.frame_in_use
+    assert freed == [100]
+
+
+def test_a_refusal_or_a_defect_in_a_job_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+
+    def failing(error: Exception) -> Steps[Any]:
+        loop.time += 2 * AT_ONCE
+        yield
+        raise error
+
+    refused = delivered(loop.scheduler.take(lambda _: failing(Refused("no")), memoryview(b"")))
+    loop.time += 1
+    failed = delivered(loop.scheduler.take(lambda _: failing(ZeroDivisionError()), memoryview(b"")))
+    while loop.soon:
+        loop.turn()
+    assert [str(each) for each in (*refused, *failed)] == ["no", "an internal error"]
+    assert "could not be taken" in caplog.text
+
+
+def test_a_broker_that_stops_gives_up_a_job_that_takes_too_long() -> None:
+    loop = Loop()
+    short = delivered(loop.scheduler.take(Work(loop, 100).steps, memoryview(b"")))
+    long = delivered(loop.scheduler.take(Work(loop, 100_000).steps, memoryview(b"")))
+    loop.scheduler.finish()
+    assert short == [[b"job"]]
+    assert isinstance(long[0], Refused)
+
+
+def test_a_coroutine_gets_the_result_or_the_exception() -> None:
+    async def main() -> None:
+        scheduler = RequestScheduler(
+            asyncio.get_running_loop(), iter(range(1_000_000)).__next__
+        )  # each look costs a second
+
+        def steps(error: Exception | None) -> Steps[int]:
+            for _ in range(5):
+                yield
+            if error is not None:
+                raise error
+            return 7
+
+        assert await scheduler.in_slices(steps(None)) == 7
+        with pytest.raises(ZeroDivisionError):
+            await scheduler.in_slices(steps(ZeroDivisionError()))
+
+    asyncio.run(main())
+
+
+class Named:
+    address = "10.0.0.1"
+
+    def describe(self) -> str:
+        return "ListGroups v4, 30 bytes, of 10.0.0.1:5000 (me)"
+
+
+def test_a_slice_that_keeps_the_loop_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    watchdog = Watchdog(loop, lambda: loop.time)
+    scheduler = RequestScheduler(loop, lambda: loop.time, watchdog)
+
+    def slow() -> Steps[None]:
+        loop.time += 1.5 * STALL_SECONDS
+        yield
+        loop.time += 3 * STALL_SECONDS
+        yield
+
+    scheduler.take(lambda _: slow(), memoryview(b""), Named())
+    while loop.soon:
+        loop.turn()
+    assert watchdog.counts.by_requests == 2
+    assert watchdog.counts.longest == pytest.approx(3 * STALL_SECONDS)
+    assert "stood still for 150 ms because of ListGroups v4, 30 bytes, of 10.0.0.1:5000 (me)" in caplog.text
+
+
+def test_a_late_beat_tells_of_a_stall_that_no_request_explains(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    watchdog = Watchdog(loop, lambda: loop.time)
+    watchdog.start()
+    for _ in range(5):
+        loop.turn(others=0.1)
+    assert watchdog.counts.by_others == 0
+    loop.turn(others=1.0)
+    assert watchdog.counts.by_others == 1
+    watchdog.request_took(2.0, None)
+    loop.turn(others=2.1)
+    assert (watchdog.counts.by_requests, watchdog.counts.by_others) == (1, 1)
+    assert watchdog.counts.longest == 2.0
+    watchdog.stop()
+    loop.turn(others=5.0)
+    assert watchdog.counts.by_others == 1
+
+
+def test_stalls_of_one_client_are_all_counted_but_not_all_logged(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    client_log = ClientLog(lambda: loop.time, limit=LineLimit(per_client=3))
+    watchdog = Watchdog(loop, lambda: loop.time, lambda: client_log)
+    for _ in range(50):
+        watchdog.request_took(0.2, Named())
+        loop.time += 0.1
+    assert watchdog.counts.by_requests == 50
+    assert caplog.text.count("because of ListGroups") == 3
+    client_log.close()
+    assert "and 47 more lines about 10.0.0.1" in caplog.text
+
+
+def test_stalls_that_no_client_caused_are_not_all_logged(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    client_log = ClientLog(lambda: loop.time, limit=LineLimit(per_client=3, window=60.0))
+    watchdog = Watchdog(loop, lambda: loop.time, lambda: client_log)
+    watchdog.start()
+    for _ in range(20):
+        loop.turn(others=1.0)
+    assert watchdog.counts.by_others == 20
+    assert caplog.text.count("not because of a single request") == 3
