@@ -1,8 +1,8 @@
 """The keys of a broker that Ottla acts on, or will once the room they belong to is built (`unused` until then).
 
 Names, types and ranges are those of Apache Kafka 4.3, and so are the defaults but for these: `node.id` is 1,
-`log.dir` is a folder of the user's own, limits that Kafka leaves open are finite, and socket buffers are left to
-the operating system. `rows` explains the notation.
+`log.dir` is a folder of the user's own, limits that Kafka leaves open are finite, and socket buffers and the listen
+backlog are left to the operating system. `rows` explains the notation.
 """
 
 # ruff: noqa: E501
@@ -62,8 +62,8 @@ max.incremental.fetch.session.cache.slots  INT  1000       >=0
     Fetch sessions kept for clients that fetch incrementally.
 
 # Sockets
-socket.listen.backlog.size            INT     50           >=1
-    Connections the operating system holds while they wait to be accepted.
+socket.listen.backlog.size            INT     65535        >=1
+    Connections the operating system holds while they wait to be accepted. The system lowers it to its own limit (net.core.somaxconn on Linux).
 socket.receive.buffer.bytes           INT     -1           -     high
     Receive buffer (SO_RCVBUF) of client connections; -1 leaves it to the operating system, which lets it grow with need.
 socket.send.buffer.bytes              INT     -1           -     high

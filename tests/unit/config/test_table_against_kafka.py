@@ -29,6 +29,7 @@ OWN_DEFAULTS = {
     "max.connections",
     "max.connections.per.ip",
     "queued.max.request.bytes",
+    "socket.listen.backlog.size",
     "socket.receive.buffer.bytes",
     "socket.send.buffer.bytes",
 }
