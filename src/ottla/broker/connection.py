@@ -20,6 +20,7 @@ import logging
 import socket
 from asyncio import AbstractEventLoop
 from collections import deque
+from contextlib import suppress
 from typing import Protocol
 
 from ottla.broker.buffers import Claim, Lease, RequestMemory, UnsentAnswers
@@ -197,6 +198,9 @@ class Connection:
         self._keep(0)
         self._out.clear()
         self._host.unsent.release(self)
+        # A process forked from this one holds the socket too: closing alone would leave the connection open.
+        with suppress(OSError):  # the client may be gone already
+            self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
         self._host.closed(self)
 

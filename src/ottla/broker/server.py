@@ -128,6 +128,9 @@ class Server:
     def stop_accepting(self) -> None:
         if self._listener is not None:
             self.loop.remove_reader(self._listener.fileno())
+            # A process forked from this one holds the socket too: closing alone would leave it open.
+            with suppress(OSError):  # macOS refuses it for a socket without a peer
+                self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
             self._listener = None
         if self._sweeper is not None:

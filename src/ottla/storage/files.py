@@ -244,6 +244,7 @@ class RealLock:
     def release(self) -> None:
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # closing is not enough while a forked child has it open too
             os.close(self._fd)
             self._fd = -1
 

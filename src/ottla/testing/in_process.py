@@ -30,6 +30,9 @@ HOST = "127.0.0.1"
 PATIENCE = 30.0
 """Seconds after which starting or stopping has failed; both take milliseconds."""
 
+FIRST_REBALANCE_DELAY_MS = 100
+"""How long a new group waits for more members. The 3 s of production would slow down each test."""
+
 
 class InProcessBroker:
     """Use it in a `with` statement, or call `start` and `stop`."""
@@ -110,6 +113,7 @@ class InProcessBroker:
                 "listeners": f"PLAINTEXT://{self.direct_servers}",
                 "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
                 "log.dirs": str(self.data),
+                "group.initial.rebalance.delay.ms": str(FIRST_REBALANCE_DELAY_MS),
                 **self._settings,
             }
         )
