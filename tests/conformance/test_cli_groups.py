@@ -238,7 +238,7 @@ def test_a_broker_that_is_not_there_exits_with_3(ottla: Command) -> None:
         ["explain", "g"],
         ["reset-offsets", "g", "--to", "1"],
     ):
-        missing = ottla("group", *command, "--bootstrap", "127.0.0.1:1")
+        missing = ottla("group", *command, "--bootstrap", "127.0.0.1:1", "--timeout", "0.1")
         assert missing.code == 3
         assert missing.err.startswith("error: cannot reach the broker at 127.0.0.1:1: connection refused")
 

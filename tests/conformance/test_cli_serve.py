@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from conformance.command import LIMIT, Command
+from ottla.testing.ports import ReservedPort
 
 
 @pytest.fixture
@@ -22,9 +23,11 @@ def ottla() -> Command:
 
 
 @contextmanager
-def serving(ottla: Command, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+def serving(
+    ottla: Command, *options: str, **process_options: Any
+) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     """A broker on a free port, and the line of JSON that it printed."""
-    process = ottla.start("serve", "--listen", "127.0.0.1:0", "--json", *options)
+    process = ottla.start("serve", "--listen", "127.0.0.1:0", "--json", *options, **process_options)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -46,6 +49,41 @@ def test_a_broker_serves_and_keeps_its_data_over_a_stop(ottla: Command, tmp_path
             assert client.ok("consume", "kept").lines == ["record"] * count
             process.send_signal(signal.SIGTERM)
             assert process.wait(LIMIT) == 0
+
+
+def test_a_command_started_beside_the_broker_waits_until_it_listens(ottla: Command, tmp_path: Path) -> None:
+    port = ReservedPort()
+    address = f"{port.host}:{port.number}"
+    creating = Command(address).start("topic", "create", "t", "--timeout", str(LIMIT))
+    broker = ottla.start("serve", "--listen", address, "--data", str(tmp_path))
+    try:
+        out, err = creating.communicate(timeout=LIMIT)
+    finally:
+        broker.kill()
+        _, log = broker.communicate()
+        port.release()
+    assert (creating.returncode, err) == (0, b""), log
+    assert out.startswith(b"created t:")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_stops_the_broker_cleanly(ottla: Command, tmp_path: Path, number: signal.Signals) -> None:
+    with serving(ottla, "--data", str(tmp_path)) as (process, _):
+        process.send_signal(number)
+        assert process.wait(LIMIT) == 0
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_broker_started_by_nohup_ignores_the_end_of_its_terminal(ottla: Command, tmp_path: Path) -> None:
+    def nohup() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with serving(ottla, "--data", str(tmp_path), preexec_fn=nohup) as (process, ready):
+        process.send_signal(signal.SIGHUP)
+        Command(ready["bootstrap"]).ok("topic", "create", "t")
+        assert process.poll() is None
 
 
 def test_the_block_for_people_names_address_folder_and_how_to_stop(ottla: Command, tmp_path: Path) -> None:

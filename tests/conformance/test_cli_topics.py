@@ -181,7 +181,7 @@ def test_a_wrong_command_line_exits_with_2_and_never_a_traceback(
 
 def test_a_broker_that_is_not_there_exits_with_3_and_says_what_to_do(ottla: Command) -> None:
     for command in (["topic", "list"], ["consume", "t"], ["produce", "t"], ["topic", "create", "t"]):
-        missing = ottla(*command, "--bootstrap", "127.0.0.1:1")
+        missing = ottla(*command, "--bootstrap", "127.0.0.1:1", "--timeout", "0.1")
         assert missing.code == 3
         assert missing.err.splitlines() == [
             "error: cannot reach the broker at 127.0.0.1:1: connection refused",

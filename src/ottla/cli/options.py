@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT = 30.0
+START_SECONDS = 2.0
+"""How long a command without `--timeout` tries to connect where nothing listens."""
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -56,9 +58,26 @@ Bootstrap = Annotated[
         help="Address of a broker; several with commas.",
     ),
 ]
+
+
+class _GivenTimeout(float):
+    """A `--timeout` that the user gave, in contrast to the default."""
+
+
+def _note_whether_given(ctx: typer.Context, param: typer.CallbackParam, value: float) -> float:
+    source = ctx.get_parameter_source(str(param.name))
+    return value if source is None or source.name == "DEFAULT" else _GivenTimeout(value)
+
+
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for a broker in trouble."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="How long to wait for a broker in trouble.",
+        callback=_note_whether_given,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Topic = Annotated[
@@ -77,12 +96,25 @@ Groups = Annotated[
 ]
 
 
-def connect(bootstrap: str, timeout: float) -> Wire:
-    """A client of the broker at `bootstrap`; it connects on first use."""
+def connect(bootstrap: str, timeout: float, *, waits_for_start: bool = True) -> Wire:
+    """A client of the broker at `bootstrap`; it connects on first use.
+
+    With `waits_for_start` it tries again while nothing listens there, because the broker may be starting: for
+    as long as `--timeout` says, but only for two seconds when it was not given, so that a person who forgot
+    to start the broker is told soon.
+    """
     from ottla.protocol_client.wire import Wire
 
+    start_timeout = 0.0
+    if waits_for_start:
+        start_timeout = timeout if isinstance(timeout, _GivenTimeout) else min(timeout, START_SECONDS)
     try:
-        return Wire(bootstrap, connect_timeout=min(timeout, 5.0), request_timeout=timeout)
+        return Wire(
+            bootstrap,
+            connect_timeout=min(timeout, 5.0),
+            request_timeout=timeout,
+            start_timeout=start_timeout,
+        )
     except ValueError as error:
         raise usage(f"--bootstrap: {error}") from None
 

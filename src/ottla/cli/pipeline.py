@@ -214,7 +214,7 @@ def status(
 
     launch = Launch(file, checkpoints)
     pipeline, folder = launch.load(stage), launch.checkpoints
-    with connect(bootstrap, min(timeout, 5.0)) as wire:
+    with connect(bootstrap, min(timeout, 5.0), waits_for_start=False) as wire:
 
         def look() -> View:
             return status_view(pipeline, folder, wire)

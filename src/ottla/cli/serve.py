@@ -3,7 +3,7 @@
 Everything that can be wrong is found and said before or while the broker starts: bad configuration with all
 its reasons, an address in use, a data folder that another broker holds or that takes no writes. Once it runs
 it prints one block with what a person needs (or one line of JSON for a program) and logs plain lines to
-stderr. SIGTERM and Ctrl-C stop it gracefully; a second one ends it at once.
+stderr. SIGTERM, SIGHUP (its terminal was closed) and Ctrl-C stop it gracefully; a second one ends it at once.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    stopping = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started by nohup
+        stopping.discard(signal.SIGHUP)
+    for number in stopping:
         loop.add_signal_handler(number, asked_to_stop)
     broker = Broker(config)
     try:

@@ -42,6 +42,10 @@ class BrokerUnreachable(Exception):
         super().__init__(f"{address}: {reason}")
 
 
+class ConnectionRefused(BrokerUnreachable):
+    """Nothing listens at the address: no broker runs there, or it is still starting."""
+
+
 class ConnectionLost(BrokerUnreachable):
     """The broker was reached, and then closed the connection or fell silent."""
 
@@ -192,7 +196,7 @@ class Connection:
                 "Check the address, and firewalls on the way.",
             ) from None
         except ConnectionRefusedError:
-            raise BrokerUnreachable(
+            raise ConnectionRefused(
                 self.address, "connection refused", "Is the broker running? `ottla serve` starts one."
             ) from None
         except OSError as error:

@@ -29,6 +29,7 @@ from ottla.protocol_client.connection import (
     BrokerUnreachable,
     Connection,
     ConnectionLost,
+    ConnectionRefused,
     Pending,
     UnsupportedByBroker,
 )
@@ -80,11 +81,14 @@ class Wire:
         client_id: str = "ottla",
         connect_timeout: float = 5.0,
         request_timeout: float = 30.0,
+        start_timeout: float = 0.0,
     ) -> None:
+        """`start_timeout` is how long the first connection is tried again while nothing listens there."""
         self.bootstrap = parse_bootstrap(bootstrap)
         self.client_id = client_id
         self.connect_timeout = connect_timeout
         self.request_timeout = request_timeout
+        self._start_timeout = start_timeout
         self.nodes: dict[int, tuple[str, int]] = {}
         self.controller_id = -1
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -207,6 +211,14 @@ class Wire:
         for connection in self._connections.values():
             if not connection.closed:
                 return connection
+        starting = Patience(0.0 if self._connections else self._start_timeout)
+        while True:
+            try:
+                return self._first_that_answers()
+            except ConnectionRefused as error:
+                starting.pause(error)
+
+    def _first_that_answers(self) -> Connection:
         first: BrokerUnreachable | None = None
         for address in dict.fromkeys([*self.bootstrap, *self.nodes.values()]):
             try:

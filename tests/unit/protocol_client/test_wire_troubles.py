@@ -16,13 +16,47 @@ from ottla.protocol.messages.fetch import (
     FetchRequest,
 )
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.protocol_client.wire import BrokerUnreachable, ConnectionLost, UnsupportedByBroker, Wire
+from ottla.protocol_client.connection import ConnectionRefused
+from ottla.protocol_client.wire import BrokerUnreachable, ConnectionLost, Patience, UnsupportedByBroker, Wire
+from ottla.testing.ports import ReservedPort
 
 from .scripted_broker import CLOSE, NODE, ScriptedBroker
 
 
 def wire_to(broker: ScriptedBroker) -> Wire:
     return Wire(broker.bootstrap, connect_timeout=5, request_timeout=10)
+
+
+# A broker that is starting
+
+
+def test_the_first_connection_is_tried_again_until_the_broker_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = ReservedPort()
+    with socket.socket() as listener, Wire(f"{port.host}:{port.number}", start_timeout=60) as wire:
+        refused = []
+
+        def listen_after_the_third_refusal(self: Patience, error: Exception) -> None:
+            refused.append(error)
+            if len(refused) == 3:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((port.host, port.number))
+                listener.listen()
+                threading.Thread(target=lambda: listener.accept()[0].close()).start()
+
+        monkeypatch.setattr(Patience, "pause", listen_after_the_third_refusal)
+        with pytest.raises(ConnectionLost):  # this listener is no broker: it closes the connection
+            wire.connection()
+    port.release()
+    assert [type(error) for error in refused] == [ConnectionRefused] * 3
+
+
+def test_a_broker_that_does_not_start_in_time_is_reported_as_refused() -> None:
+    port = ReservedPort()
+    with Wire(f"{port.host}:{port.number}", start_timeout=0.1) as wire, pytest.raises(ConnectionRefused):
+        wire.metadata()
+    port.release()
 
 
 # Versions
