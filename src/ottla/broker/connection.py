@@ -20,14 +20,15 @@ import logging
 import socket
 from asyncio import AbstractEventLoop
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 from ottla.broker.buffers import Claim, Lease, RequestMemory, UnsentAnswers
 from ottla.broker.client_memory import HALF_FRAMES, ClientMemory, Holding
 from ottla.broker.page_cache import Done, is_cached
-from ottla.broker.pending import Pending
 from ottla.broker.sockets import Socket
+from ottla.completion import Completion
 from ottla.log_lines import ClientLog
 from ottla.printable import shown
 from ottla.storage.files import File
@@ -36,6 +37,8 @@ from ottla.storage.log import FileSlice
 logger = logging.getLogger("ottla.connection")
 
 Parts = list[bytes | bytearray | memoryview | FileSlice]
+Answer: TypeAlias = "Parts | Completion[Parts | None] | None"
+"""A frame, now or later; None where no answer is due."""
 
 _SIZE = 4
 _PRODUCE_KEY = b"\0\0"
@@ -56,8 +59,30 @@ _CACHED_SECONDS = 1.0
 """So long what was found in memory is taken to be there."""
 
 
+T = TypeVar("T")
+
+
 class Refused(Exception):
     """The connection has to be closed: what came in is not a request we can answer. The text says why."""
+
+
+class Answering(Completion[T]):
+    """An answer that comes later, of a request whose frame may still be needed."""
+
+    __slots__ = ("frame_in_use", "on_frame_free")
+
+    def __init__(self, on_cancel: Callable[[], object] | None = None) -> None:
+        super().__init__(on_cancel)
+        self.frame_in_use = False
+        """True while the request is still being read from its frame: the memory may not be given back."""
+        self.on_frame_free: Callable[[], None] | None = None
+
+    def free_frame(self) -> None:
+        """The request has been read, or will not be: its frame may be used for something else."""
+        self.frame_in_use = False
+        if self.on_frame_free is not None:
+            free, self.on_frame_free = self.on_frame_free, None
+            free()
 
 
 class Host(Protocol):
@@ -74,7 +99,7 @@ class Host(Protocol):
     max_frame: int
     client_log: ClientLog
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Pending | None: ...
+    def dispatch(self, connection: Connection, frame: memoryview) -> Answer: ...
 
     def closed(self, connection: Connection) -> None: ...
 
@@ -132,7 +157,7 @@ class Connection:
         self._early = bytearray()  # bytes that came behind a request which is still under way
         self._half: Holding | None = None  # the account of bytes that are kept for later
         self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
-        self._answering: Pending | None = None
+        self._answering: Completion[Parts | None] | None = None
         self._producing = False  # whether the request that is waited for (`_answering`) is a Produce
         self._client_gone = False  # Produce requests it has sent are still to be handled; it gets no answers
         self._turn_over = False
@@ -363,7 +388,7 @@ class Connection:
             self._handle(lease.view)
         finally:
             answering = self._answering
-            if answering is not None and answering.frame_in_use:
+            if isinstance(answering, Answering) and answering.frame_in_use:
                 answering.on_frame_free = lambda: self._host.memory.give_back(lease)
             else:
                 self._host.memory.give_back(lease)
@@ -372,29 +397,31 @@ class Connection:
         """Let one request be answered. True when the next one may be read at once."""
         try:
             answer = self._host.dispatch(self, frame)
-        except Refused as refusal:
-            self.close(str(refusal))
-            return False
         except Exception as error:  # noqa: BLE001 - a defect of ours ends this connection and no other
-            self._host.client_log.log(
-                logger, logging.ERROR, self.address, "a request of %r could not be taken", self, error=error
-            )
-            self.close("an internal error")
+            self._failed(error)
             return False
-        if isinstance(answer, Pending):
+        if isinstance(answer, Completion):
             self._answering = answer
             self._producing = frame[:2] == _PRODUCE_KEY
-            answer.deliver_to(self._answered)
+            answer.then(self._answered, self._failed)
             return False
         if answer is not None and not self._client_gone:
             self._send(answer)
         return not self.busy and not self._closed
 
-    def _answered(self, answer: Parts | Refused | None) -> None:
+    def _failed(self, error: Exception) -> None:
+        """There is no answer to the request: close the connection."""
         self._answering = None
-        if isinstance(answer, Refused):
-            self.close(str(answer))
+        if isinstance(error, Refused):
+            self.close(str(error))
             return
+        self._host.client_log.log(
+            logger, logging.ERROR, self.address, "a request of %r could not be taken", self, error=error
+        )
+        self.close("an internal error")
+
+    def _answered(self, answer: Parts | None) -> None:
+        self._answering = None
         if answer is not None and not self._client_gone:
             self._send(answer)
         if not self.busy:

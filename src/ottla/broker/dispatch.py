@@ -2,8 +2,9 @@
 
 A frame is decoded by the version its header names, handed to the one function that serves its API, and what
 comes back is encoded under the same version. Handlers are plain functions that return a message; those that
-must wait return a `Pending`, and those on cold paths may be coroutines. Those that may have much to do are
-generators, which yield wherever they may be interrupted and return the message.
+must wait return a `Completion`. Those that may have much to do are generators, which yield wherever they may
+be interrupted and return the message. On cold paths a handler may be a coroutine, which becomes a completion
+here.
 
 What cannot be answered closes the connection with a line in the log that names the client: bytes that are no
 request, an API or version we do not speak, and a defect of ours. The last one is closed rather than answered
@@ -19,17 +20,16 @@ finished even if its client has gone: with acks=0 a client may send its records 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.connection import TURN_SECONDS, Connection, Parts, Refused
-from ottla.broker.pending import Pending
-from ottla.broker.request_scheduler import FRAME_READ, LARGEST, Answer, RequestScheduler, Steps
+from ottla.broker.connection import TURN_SECONDS, Answer, Connection, Parts, Refused
+from ottla.broker.request_scheduler import FRAME_READ, LARGEST, RequestScheduler, Steps
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
+from ottla.completion import Completion, run_coroutine
 from ottla.protocol import codec
 from ottla.protocol.apis import APIS, Api
 from ottla.protocol.frames import RequestHeader, UnsupportedVersion, parse_request_header, response_frame
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ottla.dispatch")
 
 Handler = Callable[["Broker", Any, "RequestContext"], Any]
-"""(broker, request, context) -> response, or a Pending, a coroutine or `Steps` that lead to one; None
+"""(broker, request, context) -> response, or a Completion, `Steps` or a coroutine that lead to one; None
 where no answer is due."""
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
@@ -95,9 +95,8 @@ class Dispatcher:
         self._scheduler = scheduler
         self._watchdog = watchdog
         self._now = watchdog.now
-        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def __call__(self, connection: Connection, frame: memoryview) -> Parts | Pending | None:
+    def __call__(self, connection: Connection, frame: memoryview) -> Answer:
         try:
             header = parse_request_header(frame)
         except UnsupportedVersion as unsupported:
@@ -123,9 +122,7 @@ class Dispatcher:
                         self._watchdog.request_took(seconds, context)
         return self._scheduler.take(partial(self._steps, handler, context), frame, context)
 
-    def _at_once(
-        self, handler: Handler, context: RequestContext, frame: memoryview
-    ) -> Parts | Pending | None:
+    def _at_once(self, handler: Handler, context: RequestContext, frame: memoryview) -> Answer:
         api, header = context.api, context.header
         decode = codec.decode_few if header.api_key == PRODUCE else codec.decode
         try:
@@ -196,13 +193,12 @@ class Dispatcher:
             raise self._defect(error, context) from error
         return self._later(response, context)
 
-    def _later(self, response: Any, context: RequestContext) -> Pending | None:
-        """What a `Pending` or a coroutine will answer; None where no answer is due."""
+    def _later(self, response: Any, context: RequestContext) -> Completion[Parts | None] | None:
+        """The frame of a response that comes later; None where no answer is due."""
         if response is None:
             return None
-        pending = response if isinstance(response, Pending) else self._run(response)
-        pending.encode_by(partial(self._encode, context))
-        return pending
+        completion = response if isinstance(response, Completion) else run_coroutine(response)
+        return completion.map(partial(self._encode, context), partial(self._refuse, context))
 
     def _too_new(self, unsupported: UnsupportedVersion, connection: Connection) -> Parts:
         """KIP-511: a client too new for us learns what we speak from an answer in version 0."""
@@ -213,48 +209,27 @@ class Dispatcher:
         context = RequestContext(APIS[API_VERSIONS], header._replace(api_version=0), connection)
         return context.frame(self._handlers[API_VERSIONS](self._broker, None, context))
 
-    def _run(self, response: Coroutine[Any, Any, Any]) -> Pending:
-        """Let a coroutine answer. It runs to its end even if the client goes: what it began, it finishes.
-
-        Its answer may be one that comes later still, which is given up when the client has gone.
-        """
-        gone = asyncio.Event()
-        pending = Pending(gone.set)
-        task = asyncio.get_running_loop().create_task(response)
-        self._tasks.add(task)
-
-        def done(task: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled():
-                return
-            answer = task.exception() or task.result()
-            if not isinstance(answer, Pending):
-                pending.resolve(answer)
-            elif gone.is_set():
-                answer.cancel()
-            else:
-                answer.encode_by(lambda message: message)
-                answer.deliver_to(pending.resolve)
-                pending.on_cancel = answer.cancel
-
-        task.add_done_callback(done)
-        return pending
-
-    def _encode(self, context: RequestContext, response: Any) -> Parts | Pending | Refused | None:
-        """The frame of an answer that came later, or why the connection has to be closed instead."""
-        if response is None or isinstance(response, Refused):
-            return response
-        if isinstance(response, Exception):
-            return self._defect(response, context)
+    def _encode(self, context: RequestContext, response: Any) -> Answer:
+        """The frame of a response that came later."""
+        if response is None:
+            return None
         return self._scheduler.run(self._encoded(context, response), context)
 
-    def _encoded(self, context: RequestContext, response: Any) -> Steps[Parts | Refused]:
+    def _encoded(self, context: RequestContext, response: Any) -> Steps[Parts]:
         try:
             if isinstance(response, GeneratorType):
                 response = yield from response
             return (yield from context.frame_in_slices(response))
-        except Exception as error:  # noqa: BLE001 - as above, for those who waited
-            return self._defect(error, context)
+        except Refused:
+            raise
+        except Exception as error:
+            raise self._defect(error, context) from error
+
+    def _refuse(self, context: RequestContext, error: Exception) -> Answer:
+        """A response that should have come later failed."""
+        if isinstance(error, Refused):
+            raise error
+        raise self._defect(error, context) from error
 
     def _defect(self, error: Exception, context: RequestContext) -> Refused:
         self._broker.client_log.log(

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.pending import Pending
 from ottla.broker.request_scheduler import Steps
+from ottla.completion import Completion
 from ottla.coordinator.coordinator import Command
 from ottla.coordinator.group import Caller
 from ottla.protocol.errors import ApiError
@@ -31,15 +31,15 @@ class Question(NamedTuple):
 
 def ask(
     broker: Broker, group_id: str, command: Command, on_error: Callable[[ApiError], Any]
-) -> Any | Pending:
-    """The answer to one question, or a `Pending` that will have it."""
+) -> Any | Completion[Any]:
+    """The answer to one question, or a `Completion` that will have it."""
     return ask_all(broker, [Question(group_id, command, on_error)], lambda answers: answers[0])
 
 
 def ask_all(
     broker: Broker, questions: Iterable[Question], finish: Callable[[list[Any]], Any]
-) -> Any | Pending:
-    """What `finish` makes of all answers, in the order of the questions; or a `Pending` of it.
+) -> Any | Completion[Any]:
+    """What `finish` makes of all answers, in the order of the questions; or a `Completion` of it.
 
     What `finish` makes may also be steps (`request_scheduler`) that lead to the response.
     """
@@ -51,7 +51,7 @@ def ask_all(
 
 def ask_all_in_slices(
     broker: Broker, questions: Iterable[Question], finish: Callable[[list[Any]], Any]
-) -> Steps[Any | Pending]:
+) -> Steps[Any | Completion[Any]]:
     """As `ask_all`, with a pause after each question."""
     collected = _Answers(finish)
     for question in questions:
@@ -67,7 +67,7 @@ class _Answers:
         self._finish = finish
         self._answers: list[Any] = []
         self._missing = 0
-        self._pending: Pending | None = None
+        self._pending: Completion[Any] | None = None
 
     def ask(self, broker: Broker, question: Question) -> None:
         self._missing += 1
@@ -83,11 +83,11 @@ class _Answers:
         if not self._missing and self._pending is not None:
             self._pending.resolve(self._finish(self._answers))
 
-    def outcome(self) -> Any | Pending:
+    def outcome(self) -> Any | Completion[Any]:
         """Asked when all questions have been put."""
         if not self._missing:
             return self._finish(self._answers)
-        self._pending = Pending()
+        self._pending = Completion()
         return self._pending
 
 

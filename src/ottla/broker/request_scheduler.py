@@ -19,7 +19,6 @@ still, is in time.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections import deque
@@ -28,9 +27,9 @@ from functools import partial
 from types import GeneratorType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from ottla.broker.connection import Parts, Refused
-from ottla.broker.pending import Pending
+from ottla.broker.connection import Answer, Answering, Refused
 from ottla.broker.watchdog import STALL_SECONDS, Request, Watchdog
+from ottla.completion import Completion
 from ottla.scheduler import Scheduler, Timer
 
 logger = logging.getLogger("ottla.request_scheduler")
@@ -55,7 +54,6 @@ Steps: TypeAlias = Generator[Any, None, T]
 FRAME_READ = object()
 """What steps yield when they need the frame of their request no longer."""
 
-Answer: TypeAlias = "Parts | Pending | None"
 Work = Callable[[memoryview], "Answer | Steps[Answer]"]
 """From a frame to its answer, or to the steps that lead there."""
 
@@ -83,7 +81,7 @@ class RequestScheduler:
     ) -> Answer:
         """The answer of `work`, now or, in a crowd, later. `request` is for the watchdog to name.
 
-        The frame need not outlive the call, unless the answer is a `Pending` that says so.
+        The frame need not outlive the call, unless the answer is an `Answering` that says so.
         """
         now = self._now()
         if now - self._window > WINDOW:
@@ -104,7 +102,7 @@ class RequestScheduler:
                     self._watchdog.request_took(seconds, request)
         late = _Late(self, work, memoryview(bytearray(frame)), request, to_the_end)
         self._put(late)
-        return late.pending
+        return late.answer
 
     def _not_yet(self, work: Work, frame: memoryview, request: Request | None, to_the_end: bool) -> Answer:
         """There are jobs enough. One more that may be large does not even begin: then it takes no memory."""
@@ -113,41 +111,34 @@ class RequestScheduler:
         if not isinstance(answer, GeneratorType):
             return answer  # type: ignore[return-value]
         job = _Job(self, answer, request, to_the_end)
-        job.pending.frame_in_use = large
+        job.answer.frame_in_use = large
         self._open(job)
-        return job.pending
+        return job.answer
 
     def run(
         self,
-        steps: Steps[T],
+        steps: Steps[T | Completion[T]],
         request: Request | None = None,
         *,
         frame_in_use: bool = False,
         to_the_end: bool = False,
-    ) -> T | Pending:
-        """The result of work that may be long: now, or a `Pending` of it. Defects are raised."""
+    ) -> T | Completion[T]:
+        """The result of work that may be long: now or later. Defects are raised."""
         return self._begin(steps, self._now() + AT_ONCE, request, frame_in_use, to_the_end)
 
     async def in_slices(self, steps: Steps[T], request: Request | None = None) -> T:
         """For coroutines: the result of work that may be long."""
         result = self.run(steps, request)
-        if not isinstance(result, Pending):
-            return result
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def resolve(outcome: Any) -> None:
-            if isinstance(outcome, BaseException):
-                done.set_exception(outcome)
-            else:
-                done.set_result(outcome)
-
-        result.encode_by(lambda outcome: outcome)
-        result.deliver_to(resolve)
-        return await done
+        return await result.as_future() if isinstance(result, Completion) else result
 
     def _begin(
-        self, steps: Steps[T], end: float, request: Request | None, frame_in_use: bool, to_the_end: bool
-    ) -> T | Pending:
+        self,
+        steps: Steps[T | Completion[T]],
+        end: float,
+        request: Request | None,
+        frame_in_use: bool,
+        to_the_end: bool,
+    ) -> T | Completion[T]:
         try:
             while True:
                 if next(steps) is FRAME_READ:
@@ -155,12 +146,12 @@ class RequestScheduler:
                 if self._now() >= end:
                     break
         except StopIteration as finished:
-            result: T = finished.value
+            result: T | Completion[T] = finished.value
             return result
         job = _Job(self, steps, request, to_the_end)
-        job.pending.frame_in_use = frame_in_use
+        job.answer.frame_in_use = frame_in_use
         self._open(job)
-        return job.pending
+        return job.answer
 
     def _open(self, job: _Job[Any]) -> None:
         (self._jobs if len(self._jobs) < OPEN_JOBS else self._later_jobs).append(job)
@@ -218,7 +209,7 @@ class RequestScheduler:
         while self._jobs and self._now() < end:
             self._work_on_next()
         for job in [*self._jobs, *self._later_jobs]:
-            job.pending.resolve(Refused("the broker stops, and the request takes too long"))
+            job.answer.fail(Refused("the broker stops, and the request takes too long"))
         self.clear()
 
     def clear(self) -> None:
@@ -250,12 +241,12 @@ class RequestScheduler:
         return now
 
     def _serve_next(self) -> Request | None:
-        """A defect in one who waits may not keep the others from being served."""
+        """A defect in one request or timer may not keep the others from being served."""
         one = self._waiting.popleft()
         try:
             one.run()
         except Exception:
-            logger.exception("one who waited could not be served")
+            logger.exception("a queued request or timer failed")
         return one.request
 
     def _work_on_next(self) -> Request | None:
@@ -270,66 +261,56 @@ class RequestScheduler:
 
 
 class _Job(Generic[T]):
-    """Work that has begun and goes on in slices. `pending` gets the result or the exception."""
+    """Work that has begun and goes on in slices. `answer` gets the result or the exception."""
 
-    __slots__ = ("_gone", "_outcome", "_scheduler", "_steps", "_to_the_end", "pending", "request")
+    __slots__ = ("_error", "_result", "_scheduler", "_steps", "_to_the_end", "answer", "request")
 
     def __init__(
-        self, scheduler: RequestScheduler, steps: Steps[T], request: Request | None, to_the_end: bool
+        self,
+        scheduler: RequestScheduler,
+        steps: Steps[T | Completion[T]],
+        request: Request | None,
+        to_the_end: bool,
     ) -> None:
         self._scheduler = scheduler
         self._steps = steps
         self._to_the_end = to_the_end
-        self._gone = False
         self.request = request
-        self._outcome: Any = None
-        self.pending = Pending(self._cancel)
-        self.pending.encode_by(_closing_on_defects)
+        self._result: Any = None
+        self._error: Exception | None = None
+        self.answer: Answering[T] = Answering(self._cancel)
 
     def _cancel(self) -> None:
-        self._gone = True
         if not self._to_the_end:
             self._scheduler._drop(self)
             if inspect.getgeneratorstate(self._steps) != inspect.GEN_RUNNING:
                 self._steps.close()
-            self.pending.free_frame()
-        if isinstance(self._outcome, Pending):
-            self._outcome.cancel()
+            self.answer.free_frame()
 
     def step(self) -> bool:
         """True when it has ended."""
         try:
             if next(self._steps) is FRAME_READ:
-                self.pending.free_frame()
-            return self._gone and not self._to_the_end
+                self.answer.free_frame()
+            return self.answer.cancelled and not self._to_the_end
         except StopIteration as finished:
-            self._outcome = finished.value
-        except Exception as error:  # noqa: BLE001 - whoever waits for the result hears of it
-            self._outcome = error
+            self._result = finished.value
+        except Exception as error:  # noqa: BLE001 - it reaches the consumer of the answer
+            self._error = error
         return True
 
     def finish(self) -> None:
-        self.pending.free_frame()
-        if isinstance(self._outcome, Pending) and self._gone:
-            self._outcome.cancel()
-        elif isinstance(self._outcome, Pending):
-            self._outcome.deliver_to(self.pending.resolve)
+        self.answer.free_frame()
+        if self._error is not None:
+            self.answer.fail(self._error)
         else:
-            self.pending.resolve(self._outcome)
-
-
-def _closing_on_defects(answer: Any) -> Any:
-    """Of work that ended in an exception only a refusal is left, which closes the connection."""
-    if isinstance(answer, Exception) and not isinstance(answer, Refused):
-        logger.error("a request could not be taken", exc_info=answer)
-        return Refused("an internal error")
-    return answer
+            self.answer.follow(self._result)
 
 
 class _Late:
-    """One who waits. It is served even if its client has gone: a member that leaves does not stay to hear."""
+    """A queued request. It is handled even if its client has gone: a member that leaves awaits no answer."""
 
-    __slots__ = ("_frame", "_gone", "_inner", "_scheduler", "_to_the_end", "_work", "pending", "request")
+    __slots__ = ("_frame", "_scheduler", "_to_the_end", "_work", "answer", "request")
 
     def __init__(
         self,
@@ -344,15 +325,7 @@ class _Late:
         self.request = request
         self._work = work
         self._frame = frame
-        self._gone = False
-        self._inner: Pending | None = None
-        self.pending = Pending(self._cancel)
-        self.pending.encode_by(lambda answer: answer)  # `work` gives whole frames
-
-    def _cancel(self) -> None:
-        self._gone = True
-        if self._inner is not None:
-            self._inner.cancel()
+        self.answer: Completion[Any] = Completion()
 
     def run(self) -> None:
         answer: Any
@@ -360,18 +333,10 @@ class _Late:
             answer = self._work(self._frame)
             if isinstance(answer, GeneratorType):
                 answer = self._scheduler.run(answer, self.request, to_the_end=self._to_the_end)
-        except Refused as refusal:
-            answer = refusal
-        except Exception:
-            logger.exception("a request could not be taken")
-            answer = Refused("an internal error")
-        if not isinstance(answer, Pending):
-            self.pending.resolve(answer)
-        elif self._gone:
-            answer.cancel()
+        except Exception as error:  # noqa: BLE001 - it reaches the consumer of the answer
+            self.answer.fail(error)
         else:
-            self._inner = answer
-            answer.deliver_to(self.pending.resolve)
+            self.answer.follow(answer)
 
 
 class _Timer:

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 
 from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.client_memory import ClientMemory
-from ottla.broker.connection import Connection, Parts
+from ottla.broker.connection import Answer, Connection
 from ottla.broker.page_cache import Done, PageReader
-from ottla.broker.pending import Pending
 from ottla.broker.sockets import Listener, Socket, Sockets
 from ottla.log_lines import ClientLog
 from ottla.storage.files import File
@@ -39,7 +38,7 @@ _DRAIN_SECONDS = 2.0
 _ACCEPT_TURN = 64
 """Clients accepted per turn of the loop, so that a storm of them does not stop those already served."""
 
-Dispatch = Callable[[Connection, memoryview], "Parts | Pending | None"]
+Dispatch = Callable[[Connection, memoryview], Answer]
 
 
 def _without_pacing(sock: Socket) -> None:

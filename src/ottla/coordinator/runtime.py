@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.clock import Clock
+from ottla.completion import Completion
 from ottla.coordinator.effects import Alarm, Effects, Reply, TimerKey
 from ottla.coordinator.records import Entry, decode_entry, encode_entry
 from ottla.printable import shown
@@ -32,7 +33,7 @@ from ottla.protocol.codec import Malformed
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.records import CompressionError, InvalidRecords, Record, decode_batch, encode_batch
 from ottla.replication.partition import Partition
-from ottla.replication.purgatory import DelayedOperation, Purgatory
+from ottla.replication.purgatory import Purgatory
 from ottla.scheduler import Scheduler, Timer
 from ottla.storage.log import FileSlice
 
@@ -87,7 +88,7 @@ class Shard(Generic[S]):
         self._written = 0
         self._over = False
         self._waiting: set[_Waiting] = set()
-        self._waits: set[DelayedOperation] = set()
+        self._waits: set[Completion[bool]] = set()
         self._alarms: dict[TimerKey, _Alarm] = {}
 
     def __repr__(self) -> str:
@@ -151,13 +152,17 @@ class Shard(Generic[S]):
                 answers[:] = [(reply, late) for reply, _ in answers]
             _send(answers)
 
+        def failed(error: Exception) -> None:
+            logger.error("%r cannot tell whether records are committed", self, exc_info=error)
+            done(expired=True)
+
         wait = self._runtime.purgatory.enter(
             [self.partition],
             lambda: self._committed(end, answers),
-            done,
             self._runtime.commit_timeout_ms() / 1000,
         )
         self._waits.add(wait)
+        wait.then(done, failed)
 
     def _committed(self, end: int, answers: list[tuple[Reply, Any]]) -> bool:
         """Whether the answers are final; those to what will never be committed become an error."""

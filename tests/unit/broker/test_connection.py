@@ -14,8 +14,8 @@ from ottla.broker.buffers import RequestMemory, UnsentAnswers
 from ottla.broker.client_memory import ClientMemory
 from ottla.broker.connection import Connection, Parts, Refused
 from ottla.broker.page_cache import Done, PageReader
-from ottla.broker.pending import Pending
 from ottla.broker.sockets import SystemSockets
+from ottla.completion import Completion
 from ottla.log_lines import ClientLog
 from ottla.storage.files import File, RealDisk
 from ottla.storage.log import FileSlice
@@ -42,7 +42,7 @@ class Host:
         self.seen: list[bytes] = []
         self.gone: list[Connection] = []
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Pending | None:
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Completion[Any] | None:
         self.seen.append(bytes(frame))
         return self.reply(self.seen[-1])
 
@@ -117,14 +117,13 @@ def test_frames_are_answered_in_order_however_they_are_cut() -> None:
 
 def test_what_follows_a_waiting_request_is_handled_after_its_answer() -> None:
     async def scenario() -> None:
-        waiting = Pending()
-        waiting.encode_by(lambda response: [response])
+        waiting: Completion[Any] = Completion()
         client = Client(lambda body: waiting if body == b"wait" else echo(body))
         await client.send(frame(b"wait") + frame(b"next") + frame(b"last")[:5])
         await until(lambda: bool(client.host.seen))
         await client.send(frame(b"last")[5:])
         assert client.host.seen == [b"wait"]
-        waiting.resolve(b"[now]")
+        waiting.resolve([b"[now]"])
         assert await client.receive(17) == b"[now]<next><last>"
         client.connection.close()
 
@@ -218,14 +217,13 @@ def test_no_answer_is_an_answer_too() -> None:
 def test_a_client_that_goes_cancels_what_it_waits_for() -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
-        waiting = Pending(on_cancel=lambda: cancelled.append(True))
-        waiting.encode_by(lambda response: [response])
+        waiting: Completion[Any] = Completion(on_cancel=lambda: cancelled.append(True))
         client = Client(lambda body: waiting)
         await client.send(frame(b"a"))
         await until(lambda: bool(client.host.seen))
         client.connection.close()
         assert cancelled == [True]
-        waiting.resolve(b"late")
+        waiting.resolve([b"late"])
 
     run(scenario)
 
@@ -263,7 +261,7 @@ def test_a_flood_of_requests_leaves_turns_to_others() -> None:
 def test_a_client_that_goes_away_while_it_waits_is_noticed() -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
-        client = Client(lambda body: Pending(on_cancel=lambda: cancelled.append(True)))
+        client = Client(lambda body: Completion(on_cancel=lambda: cancelled.append(True)))
         await client.send(frame(b"a"))
         await until(lambda: bool(client.host.seen))
         client.sock.close()
@@ -273,20 +271,14 @@ def test_a_client_that_goes_away_while_it_waits_is_noticed() -> None:
     run(scenario)
 
 
-def _later(answered_with: bytes = b"") -> Pending:
-    waiting = Pending()
-    waiting.encode_by(lambda response: [answered_with] if answered_with else None)
-    return waiting
-
-
 def test_produce_requests_behind_one_under_way_are_handled_though_the_client_has_gone() -> None:
     """With acks=0 a client may send its records and close."""
 
     async def scenario() -> None:
-        under_way: list[Pending] = []
+        under_way: list[Completion[Any]] = []
 
-        def take_later(body: bytes) -> Pending:
-            under_way.append(_later(b"an answer for nobody"))
+        def take_later(body: bytes) -> Completion[Any]:
+            under_way.append(Completion())
             return under_way[-1]
 
         client = Client(take_later)
@@ -296,12 +288,12 @@ def test_produce_requests_behind_one_under_way_are_handled_though_the_client_has
         client.sock.close()
         await until(lambda: client.connection._client_gone)
         assert not client.host.gone
-        under_way[0].resolve(None)
+        under_way[0].resolve([b"an answer that is not sent"])
         await until(lambda: len(under_way) == 2)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not client.host.gone, "one more is waiting"
-        under_way[1].resolve(None)
+        under_way[1].resolve([b"an answer that is not sent"])
         await until(lambda: bool(client.host.gone))
         assert client.host.seen == [bodies[0], bodies[1], bodies[3]]
 
@@ -311,7 +303,7 @@ def test_produce_requests_behind_one_under_way_are_handled_though_the_client_has
 def test_produce_requests_behind_a_long_poll_are_handled_at_once_when_the_client_has_gone() -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
-        poll = Pending(on_cancel=lambda: cancelled.append(True))
+        poll: Completion[Any] = Completion(on_cancel=lambda: cancelled.append(True))
         client = Client(lambda body: poll if body.startswith(b"\0\1") else None)
         await client.send(frame(b"\0\1poll") + frame(b"\0\0records") * 50)
         await until(lambda: bool(client.host.seen))
@@ -327,7 +319,7 @@ def test_produce_requests_behind_a_long_poll_are_handled_at_once_when_the_client
 def test_a_long_poll_is_cancelled_when_its_client_has_gone_and_no_whole_produce_waits(behind: bytes) -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
-        client = Client(lambda body: Pending(on_cancel=lambda: cancelled.append(True)))
+        client = Client(lambda body: Completion(on_cancel=lambda: cancelled.append(True)))
         cut_off = behind.endswith(b"cut off")
         await client.send(frame(b"\0\1poll") + frame(behind)[: -1 if cut_off else None])
         await until(lambda: bool(client.host.seen))
@@ -370,14 +362,13 @@ def test_a_frame_that_comes_too_slowly_for_its_size_crawls() -> None:
 
 def test_draining_answers_the_request_under_way_and_no_other() -> None:
     async def scenario() -> None:
-        waiting = Pending()
-        waiting.encode_by(lambda response: [response])
+        waiting: Completion[Any] = Completion()
         client = Client(lambda body: waiting)
         await client.send(frame(b"a") + frame(b"b"))
         await until(lambda: bool(client.host.seen))
         client.connection.drain()
         assert not client.host.gone
-        waiting.resolve(b"done")
+        waiting.resolve([b"done"])
         assert await client.receive(100) == b"done"
         assert client.host.seen == [b"a"]
 
@@ -391,13 +382,12 @@ def test_an_answer_that_cannot_be_read_from_its_file_closes_this_connection_and_
         disk = FaultyDisk(RealDisk())
         file = disk.open(tmp_path / "log", create=True)
         file.write_at(0, b"x" * 100)
-        waiting = Pending()
-        waiting.encode_by(lambda response: [b"head", FileSlice(file, 0, 100)])
+        waiting: Completion[Any] = Completion()
         client = Client(lambda body: waiting)
         await client.send(frame(b"a"))
         await until(lambda: bool(client.host.seen))
         disk.fail("read")
-        waiting.resolve(None)
+        waiting.resolve([b"head", FileSlice(file, 0, 100)])
         assert client.host.gone
 
     run(scenario)

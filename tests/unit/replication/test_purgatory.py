@@ -1,7 +1,8 @@
-"""Who waits for offsets leaves once, in time, and only when something happened."""
+"""Delayed operations leave once, in time, and only when something happened."""
 
 from collections.abc import Callable
 
+from ottla.completion import Completion
 from ottla.replication.purgatory import Purgatory
 
 
@@ -35,6 +36,19 @@ class ManualScheduler:
                 callback(*args)
 
 
+def enter(
+    purgatory: Purgatory,
+    keys: list[str],
+    ready: Callable[[], bool],
+    done: Callable[[bool], object],
+    timeout: float,
+    failed: Callable[[Exception], object] = print,
+) -> Completion[bool]:
+    operation = purgatory.enter(keys, ready, timeout)
+    operation.then(done, failed)
+    return operation
+
+
 class Timer:
     def __init__(self, cancelled: list[bool]) -> None:
         self._cancelled = cancelled
@@ -43,17 +57,17 @@ class Timer:
         self._cancelled.append(True)
 
 
-def test_a_wait_ends_when_a_notified_key_makes_it_ready() -> None:
+def test_an_operation_leaves_when_a_notified_key_makes_it_ready() -> None:
     scheduler, done, level = ManualScheduler(), [], 0
     purgatory = Purgatory(scheduler)
-    purgatory.enter(["a", "b"], lambda: level >= 2, done.append, timeout=1)
+    enter(purgatory, ["a", "b"], lambda: level >= 2, done.append, timeout=1)
     level = 1
     purgatory.notify("a")
     scheduler.run_once()
     assert done == []
     level = 2
     purgatory.notify("b")
-    assert done == [], "waking is put off to the next turn"
+    assert done == [], "the check is put off to the next iteration"
     scheduler.run_once()
     assert done == [False]
     scheduler.advance(5)
@@ -61,10 +75,10 @@ def test_a_wait_ends_when_a_notified_key_makes_it_ready() -> None:
     assert len(purgatory) == 0
 
 
-def test_a_wait_expires_at_its_deadline() -> None:
+def test_an_operation_expires_at_its_deadline() -> None:
     scheduler, done = ManualScheduler(), []
     purgatory = Purgatory(scheduler)
-    purgatory.enter(["a"], lambda: False, done.append, timeout=1)
+    enter(purgatory, ["a"], lambda: False, done.append, timeout=1)
     scheduler.advance(0.9)
     assert done == []
     scheduler.advance(0.2)
@@ -74,26 +88,26 @@ def test_a_wait_expires_at_its_deadline() -> None:
     assert done == [True]
 
 
-def test_a_burst_of_notices_asks_once() -> None:
+def test_a_burst_of_notices_causes_one_check() -> None:
     scheduler, asked = ManualScheduler(), []
     purgatory = Purgatory(scheduler)
-    purgatory.enter(["a"], lambda: bool(asked.append(1)), lambda expired: None, timeout=1)
+    enter(purgatory, ["a"], lambda: bool(asked.append(1)), lambda expired: None, timeout=1)
     for _ in range(10):
         purgatory.notify("a")
     scheduler.run_once()
     assert len(asked) == 1
 
 
-def test_a_notice_for_nobody_costs_no_turn() -> None:
+def test_a_notice_that_no_operation_waits_for_schedules_nothing() -> None:
     scheduler = ManualScheduler()
     Purgatory(scheduler).notify("a")
     assert scheduler.soon == []
 
 
-def test_who_cancels_is_never_called() -> None:
+def test_a_cancelled_operation_has_no_outcome() -> None:
     scheduler, done = ManualScheduler(), []
     purgatory = Purgatory(scheduler)
-    wait = purgatory.enter(["a"], lambda: True, done.append, timeout=1)
+    wait = enter(purgatory, ["a"], lambda: True, done.append, timeout=1)
     purgatory.notify("a")
     wait.cancel()
     scheduler.run_once()
@@ -102,42 +116,42 @@ def test_who_cancels_is_never_called() -> None:
     assert len(purgatory) == 0
 
 
-def test_when_the_broker_stops_everybody_is_answered() -> None:
+def test_all_operations_expire_when_the_broker_stops() -> None:
     scheduler, done = ManualScheduler(), []
     purgatory = Purgatory(scheduler)
     for key in "abc":
-        purgatory.enter([key, "shared"], lambda: False, done.append, timeout=9)
+        enter(purgatory, [key, "shared"], lambda: False, done.append, timeout=9)
     purgatory.expire_all()
     assert done == [True] * 3
     assert len(purgatory) == 0
 
 
-def test_one_who_fails_keeps_nobody_else_from_being_woken() -> None:
+def test_an_operation_that_fails_does_not_keep_others_from_being_checked() -> None:
     scheduler, done, failed = ManualScheduler(), [], []
     purgatory = Purgatory(scheduler)
 
     def defect(*_: object) -> bool:
         raise RuntimeError("a defect")
 
-    purgatory.enter(["a"], defect, failed.append, timeout=1)
-    purgatory.enter(["a"], lambda: True, defect, timeout=1)
-    purgatory.enter(["a"], lambda: True, done.append, timeout=1)
+    enter(purgatory, ["a"], defect, done.append, timeout=1, failed=failed.append)
+    enter(purgatory, ["a"], lambda: True, defect, timeout=1)
+    enter(purgatory, ["a"], lambda: True, done.append, timeout=1)
     purgatory.notify("a")
     scheduler.run_once()
-    assert (done, failed, len(purgatory)) == ([False], [True], 0)
+    assert (done, [str(error) for error in failed], len(purgatory)) == ([False], ["a defect"], 0)
 
 
-def test_one_who_left_because_of_another_is_not_called() -> None:
+def test_an_operation_that_another_one_cancelled_has_no_outcome() -> None:
     scheduler, done = ManualScheduler(), []
     purgatory = Purgatory(scheduler)
-    purgatory.enter(["a"], lambda: True, lambda expired: second.cancel(), timeout=1)
-    second = purgatory.enter(["a"], lambda: True, done.append, timeout=1)
+    enter(purgatory, ["a"], lambda: True, lambda expired: second.cancel(), timeout=1)
+    second = enter(purgatory, ["a"], lambda: True, done.append, timeout=1)
     purgatory.notify("a")
     scheduler.run_once()
     assert done == []
 
 
-def test_who_waits_for_many_keys_is_asked_once_a_turn_and_told_which_of_them_changed() -> None:
+def test_an_operation_with_many_keys_is_checked_once_and_gets_the_keys_that_changed() -> None:
     scheduler = ManualScheduler()
     purgatory = Purgatory(scheduler)
     asked: list[str] = []
@@ -147,7 +161,7 @@ def test_who_waits_for_many_keys_is_asked_once_a_turn_and_told_which_of_them_cha
         asked.append("once")
         return False
 
-    purgatory.enter([f"key-{n}" for n in range(1_000)] * 2, ready, lambda _: None, 1, noticed.append)
+    purgatory.enter([f"key-{n}" for n in range(1_000)] * 2, ready, 1, noticed.append)
     for number in range(500):
         purgatory.notify(f"key-{number}")
     scheduler.run_once()
@@ -155,12 +169,12 @@ def test_who_waits_for_many_keys_is_asked_once_a_turn_and_told_which_of_them_cha
     assert noticed == [f"key-{n}" for n in range(500)]
 
 
-def test_a_crowd_that_waits_for_one_key_is_woken_over_several_turns_in_order() -> None:
+def test_many_operations_of_one_key_are_checked_over_several_iterations_in_order() -> None:
     scheduler = ManualScheduler()
     purgatory = Purgatory(scheduler)
     left: list[int] = []
     for number in range(1_000):
-        purgatory.enter(["a"], lambda: True, lambda _, number=number: left.append(number), timeout=1)  # type: ignore[misc]
+        enter(purgatory, ["a"], lambda: True, lambda _, number=number: left.append(number), timeout=1)  # type: ignore[misc]
     purgatory.notify("a")
     while scheduler.soon:
         before = len(left)
@@ -169,15 +183,15 @@ def test_a_crowd_that_waits_for_one_key_is_woken_over_several_turns_in_order() -
     assert left == list(range(1_000))
 
 
-def test_who_comes_while_a_crowd_is_being_woken_is_woken_too() -> None:
+def test_an_operation_that_enters_while_many_are_checked_is_checked_too() -> None:
     scheduler = ManualScheduler()
     purgatory = Purgatory(scheduler)
     left: list[str] = []
     for _ in range(200):
-        purgatory.enter(["a"], lambda: True, lambda _: left.append("first"), timeout=1)
+        enter(purgatory, ["a"], lambda: True, lambda _: left.append("first"), timeout=1)
     purgatory.notify("a")
     scheduler.run_once()
-    purgatory.enter(["a"], lambda: True, lambda _: left.append("second"), timeout=1)
+    enter(purgatory, ["a"], lambda: True, lambda _: left.append("second"), timeout=1)
     purgatory.notify("a")
     while scheduler.soon:
         scheduler.run_once()

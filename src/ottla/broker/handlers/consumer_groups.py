@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import Question, ask, ask_all_in_slices, caller_of
 from ottla.broker.handlers.group_admin import GROUP_OPERATIONS, NOT_ASKED
-from ottla.broker.pending import Pending
 from ottla.broker.request_scheduler import Steps
+from ottla.completion import Completion
 from ottla.coordinator.all_groups import AllGroups
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.coordinator.consumer_member import JOINING, LEAVING_FOR_A_WHILE
@@ -47,9 +47,12 @@ _OWN_IDS_SINCE = 1
 _CLASSIC, _CONSUMER = 0, 1
 
 
+_HeartbeatAnswer = ConsumerGroupHeartbeatResponse | Completion[ConsumerGroupHeartbeatResponse]
+
+
 def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-) -> ConsumerGroupHeartbeatResponse | Pending | Steps[ConsumerGroupHeartbeatResponse | Pending]:
+) -> ConsumerGroupHeartbeatResponse | Completion[ConsumerGroupHeartbeatResponse] | Steps[_HeartbeatAnswer]:
     def refused(error: ApiError) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=_told(error))
 
@@ -84,9 +87,7 @@ def _expressions(broker: Broker, request: ConsumerGroupHeartbeatRequest) -> set[
     return expressions | group.unchecked_expressions() if isinstance(group, ConsumerGroup) else expressions
 
 
-def _match_first(
-    broker: Broker, expressions: set[str], question: Question
-) -> Steps[ConsumerGroupHeartbeatResponse | Pending]:
+def _match_first(broker: Broker, expressions: set[str], question: Question) -> Steps[_HeartbeatAnswer]:
     """Find their topics with pauses, so that the group has the answers when it asks."""
     yield from broker.group_surroundings.topic_matches.prepare(expressions, broker.image.topics)
     return ask(broker, *question)
@@ -147,7 +148,7 @@ def _what_is_wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> str 
 
 def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
-) -> Steps[ConsumerGroupDescribeResponse | Pending]:
+) -> Steps[ConsumerGroupDescribeResponse | Completion[ConsumerGroupDescribeResponse]]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
     def question(group_id: str) -> Question:

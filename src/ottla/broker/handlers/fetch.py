@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, Key, Wanted
-from ottla.broker.pending import Pending
 from ottla.broker.request_scheduler import Steps
+from ottla.completion import Completion
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
     EpochEndOffset,
@@ -51,7 +51,8 @@ _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """A client that gets one of these learns in the same answer who leads now (KIP-951)."""
 
 
-_Answer: TypeAlias = "FetchResponse | Pending | Steps[Pending | Steps[FetchResponse]]"
+_Later: TypeAlias = "Completion[FetchResponse | Steps[FetchResponse]]"
+_Answer: TypeAlias = "FetchResponse | _Later | Steps[_Later | Steps[FetchResponse]]"
 """At once, later, or in slices."""
 
 
@@ -199,34 +200,30 @@ class _Fetch:
             self._results.append(self._read_next(want))
         self.enough = self._failed or self._size >= self._min_bytes
 
-    def after_disk(self, missing: NotInMemory, seconds: float) -> Pending:
+    def after_disk(self, missing: NotInMemory, seconds: float) -> _Later:
         """Go on when a thread has read what was missing, as often as something else is missing then."""
-        pending = Pending()
+        completion: _Later = Completion()
         rounds = len(self._wanted) + 2
 
         def go_on(error: OSError | None) -> None:
             nonlocal rounds
+            if completion.cancelled:
+                return
             rounds -= 1
             try:
                 self.read(wait=rounds <= 0 or error is not None)  # with an error, to answer with it
-                if not self.enough and seconds > 0:
-                    later = self.wait(seconds)
-                    later.encode_by(lambda answer: answer)
-                    later.deliver_to(pending.resolve)
-                    pending.on_cancel = later.cancel
-                    return
-                answer: FetchResponse | Exception = self.response()
+                answer = self.response() if self.enough or seconds <= 0 else self.wait(seconds)
             except NotInMemory as more:
                 if more.gets_on:
                     rounds += 1
                 self._broker.read_ahead(more, go_on)
-                return
-            except Exception as defect:  # noqa: BLE001 - dispatch tells of it; unanswered, the client would hang
-                answer = defect
-            pending.resolve(answer)
+            except Exception as defect:  # noqa: BLE001 - unanswered, the client would hang
+                completion.fail(defect)
+            else:
+                completion.follow(answer)
 
         self._broker.read_ahead(missing, go_on)
-        return pending
+        return completion
 
     def _begin_reading(self) -> None:
         self._room = self._max_bytes
@@ -246,7 +243,7 @@ class _Fetch:
 
     # -- many partitions ----------------------------------------------------------------------------------
 
-    def in_slices(self, seconds: float) -> Steps[Pending | Steps[FetchResponse]]:
+    def in_slices(self, seconds: float) -> Steps[_Later | Steps[FetchResponse]]:
         """The same for so many partitions that others must be served in between."""
         places: dict[Partition, int] = {}
         self._begin_reading()
@@ -346,7 +343,7 @@ class _Fetch:
             )
         return partition
 
-    def wait(self, seconds: float) -> Pending:
+    def wait(self, seconds: float) -> _Later:
         def ready() -> bool:
             self.read()
             return self.enough
@@ -370,18 +367,11 @@ class _Fetch:
         answer_late: Callable[[], FetchResponse | Steps[FetchResponse]],
         seconds: float,
         noticed: Callable[[Hashable], None] | None = None,
-    ) -> Pending:
-        def done(expired: bool) -> None:
-            answer: FetchResponse | Steps[FetchResponse] | Exception
-            try:
-                answer = answer_late() if expired or noticed else self.response()
-            except Exception as error:  # noqa: BLE001 - dispatch tells of it; unanswered, the client would hang
-                answer = error
-            pending.resolve(answer)
+    ) -> _Later:
+        def answer(expired: bool) -> FetchResponse | Steps[FetchResponse]:
+            return answer_late() if expired or noticed else self.response()
 
-        pending = Pending()
-        pending.on_cancel = self._broker.purgatory.enter(keys, ready, done, seconds, noticed).cancel
-        return pending
+        return self._broker.purgatory.enter(keys, ready, seconds, noticed).map(answer)
 
     def response(self) -> FetchResponse:
         """The answer of a fetch that is not of many partitions: composing it takes one step."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import Question, ask_all_in_slices
-from ottla.broker.pending import Pending
 from ottla.broker.request_scheduler import Steps
+from ottla.completion import Completion
 from ottla.coordinator.classic_group import ClassicGroup
 from ottla.coordinator.classic_state import Phase
 from ottla.coordinator.effects import Effects, Reply
@@ -74,7 +74,7 @@ def list_groups(
 
 def describe_groups(
     broker: Broker, request: DescribeGroupsRequest, context: RequestContext
-) -> Steps[DescribeGroupsResponse | Pending]:
+) -> Steps[DescribeGroupsResponse | Completion[DescribeGroupsResponse]]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
     def question(group_id: str) -> Question:
@@ -122,7 +122,7 @@ def _described(group_id: str, group: Group | None, version: int) -> DescribedGro
 
 def delete_groups(
     broker: Broker, request: DeleteGroupsRequest, context: RequestContext
-) -> Steps[DeleteGroupsResponse | Pending]:
+) -> Steps[DeleteGroupsResponse | Completion[DeleteGroupsResponse]]:
     def question(group_id: str) -> Question:
         def command(groups: Groups, reply: Reply, effects: Effects) -> None:
             groups.delete(group_id, effects)

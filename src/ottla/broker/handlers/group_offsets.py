@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import Question, ask_all_in_slices, caller_of
-from ottla.broker.pending import Pending
 from ottla.broker.portions import in_portions
 from ottla.broker.request_scheduler import Steps
+from ottla.completion import Completion
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.groups import Groups, NewOffset
 from ottla.coordinator.offsets import NO_OFFSET, Committed
@@ -70,7 +70,7 @@ _METADATA_AT_A_TIME = 256 << 10
 
 def offset_commit(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
-) -> Steps[OffsetCommitResponse | Pending]:
+) -> Steps[OffsetCommitResponse | Completion[OffsetCommitResponse]]:
     response = OffsetCommitResponse()
     commits: list[_Commit] = [_Commit()]
     by_id = context.version >= _TOPIC_IDS_SINCE
@@ -186,7 +186,7 @@ class _Found(NamedTuple):
 
 def offset_fetch(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext
-) -> Steps[OffsetFetchResponse | Pending]:
+) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
     if context.version >= _MANY_GROUPS_SINCE:
         return _offsets_of_many(broker, request.groups, context.version >= _TOPIC_IDS_SINCE)
     topics = request.topics
@@ -201,7 +201,7 @@ def offset_fetch(
 
 def _offsets_of_one(
     broker: Broker, group: OffsetFetchRequestGroup, version: int
-) -> Steps[OffsetFetchResponse | Pending]:
+) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
     asked = yield from _asked(broker, [group], False)
 
     def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
@@ -212,7 +212,7 @@ def _offsets_of_one(
 
 def _offsets_of_many(
     broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool
-) -> Steps[OffsetFetchResponse | Pending]:
+) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
     asked = yield from _asked(broker, groups, by_id)
 
     def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
@@ -349,7 +349,7 @@ def _of_one(
 
 def offset_delete(
     broker: Broker, request: OffsetDeleteRequest, context: RequestContext
-) -> Steps[OffsetDeleteResponse | Pending]:
+) -> Steps[OffsetDeleteResponse | Completion[OffsetDeleteResponse]]:
     known: dict[tuple[str, int], None] = {}
     for topic in request.topics:
         for number, each in enumerate(topic.partitions):

@@ -22,9 +22,9 @@ from ottla.broker.group_requests import (
     caller_of,
     new_member_id,
 )
-from ottla.broker.pending import Pending
 from ottla.broker.portions import in_portions
 from ottla.broker.request_scheduler import Steps
+from ottla.completion import Completion
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.groups import Groups
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -49,7 +49,7 @@ _LEAVE_AT_A_TIME = 500
 
 def join_group(
     broker: Broker, request: JoinGroupRequest, context: RequestContext
-) -> JoinGroupResponse | Pending:
+) -> JoinGroupResponse | Completion[JoinGroupResponse]:
     caller = caller_of(context)
     new_id = new_member_id(broker, request.group_instance_id or caller.client_id)
 
@@ -69,14 +69,14 @@ def join_group(
         groups.join(request, new_id, caller, reply, effects)
 
     answer = ask_all(broker, [Question(request.group_id, command, refused)], finish)
-    if isinstance(answer, Pending):
+    if isinstance(answer, Completion):
         answer.on_cancel = partial(broker.groups.abandoned, request.group_id, request.member_id or new_id)
     return answer
 
 
 def sync_group(
     broker: Broker, request: SyncGroupRequest, context: RequestContext
-) -> SyncGroupResponse | Pending:
+) -> SyncGroupResponse | Completion[SyncGroupResponse]:
     if context.version >= _PROTOCOL_REQUIRED_SINCE and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
@@ -88,7 +88,7 @@ def sync_group(
 
 def heartbeat(
     broker: Broker, request: HeartbeatRequest, context: RequestContext
-) -> HeartbeatResponse | Pending:
+) -> HeartbeatResponse | Completion[HeartbeatResponse]:
     def command(groups: Groups, reply: Reply, effects: Effects) -> None:
         groups.heartbeat(request, reply, effects)
 
@@ -97,7 +97,7 @@ def heartbeat(
 
 def leave_group(
     broker: Broker, request: LeaveGroupRequest, context: RequestContext
-) -> Steps[LeaveGroupResponse | Pending]:
+) -> Steps[LeaveGroupResponse | Completion[LeaveGroupResponse]]:
     many = context.version >= _MANY_LEAVE_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
 

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.inspections import ClientGone, Copy
-from ottla.broker.pending import Pending
 from ottla.broker.portions import in_portions
 from ottla.broker.request_scheduler import LARGEST, Steps
 from ottla.cluster.topic_rules import INTERNAL_TOPICS
+from ottla.completion import Completion
 from ottla.printable import shown
 from ottla.protocol.batches import COMPRESSION_MASK, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL
 from ottla.protocol.compression import Codec
@@ -96,7 +96,8 @@ class _Late:
     answer: PartitionProduceResponse
 
 
-_Outcome = ProduceResponse | Pending | Coroutine[Any, Any, ProduceResponse | Pending | None] | None
+_Answer = ProduceResponse | Completion[ProduceResponse] | None
+_Outcome = _Answer | Coroutine[Any, Any, _Answer]
 
 
 def produce(
@@ -231,7 +232,7 @@ def _copy_records(request: ProduceRequest) -> None:
 
 def _answer(
     broker: Broker, request: ProduceRequest, response: ProduceResponse, waiting: list[_Unacknowledged]
-) -> ProduceResponse | Pending | None:
+) -> _Answer:
     """The answer, once every batch has been appended or refused."""
     acks = request.acks
     if acks == 0:
@@ -308,7 +309,7 @@ async def _append_late(
     response: ProduceResponse,
     waiting: list[_Unacknowledged],
     late: list[_Late],
-) -> ProduceResponse | Pending | None:
+) -> _Answer:
     """Append what was postponed, one batch after the other, and put the answers in their places."""
     answers: dict[int, PartitionProduceResponse] = {}
     left = deque(late)
@@ -436,20 +437,17 @@ def _settled(waiting: _Unacknowledged, acks: int) -> bool:
 
 def _wait(
     broker: Broker, timeout_ms: int, acks: int, waiting: list[_Unacknowledged], response: ProduceResponse
-) -> Pending:
+) -> Completion[ProduceResponse]:
     def ready() -> bool:
         waiting[:] = [w for w in waiting if not _settled(w, acks)]
         return not waiting
 
-    def done(expired: bool) -> None:
+    def answer(expired: bool) -> ProduceResponse:
         for _, _, answer in waiting:
             _fail(answer, ApiError(ErrorCode.REQUEST_TIMED_OUT))
-        pending.resolve(response)
+        return response
 
-    pending = Pending()
-    wait = broker.purgatory.enter([w[0] for w in waiting], ready, done, max(timeout_ms, 0) / 1000)
-    pending.on_cancel = wait.cancel
-    return pending
+    return broker.purgatory.enter([w[0] for w in waiting], ready, max(timeout_ms, 0) / 1000).map(answer)
 
 
 def _close_on_error(response: ProduceResponse) -> None:
