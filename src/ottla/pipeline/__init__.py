@@ -1,13 +1,14 @@
 """Topics to Spark to topics or a lake: stages as plain functions on DataFrames.
 
-In this room a stage is declared (`stages`, `declarations`) and made into what Spark runs (`building`), with
-its progress kept in `checkpoints`. The rooms inside:
+Here a stage is declared (`stages`, `declarations`) and made into what Spark runs (`building`), with its
+progress kept in `checkpoints`. The packages inside:
 
     spark/      Spark itself: a Java to run it, one launcher for the session
     topics/     topics as DataFrames: format("ottla"), reading and writing
     values/     the bytes of a record as columns: JSON, Avro, text
     lakes/      batches as Parquet files or Delta tables, each once
     running/    all stages of a pipeline at work: watched, restarted, shown, stopped
+    testing/    the test driver: a pipeline with topics and lakes in memory
 
 The names below are looked up when they are first used, so that declaring a stage imports no Spark and
 `import ottla.pipeline` costs next to nothing.

@@ -178,11 +178,9 @@ class BuiltStage:
     ) -> None:
         rows = rows_for(frame, output)
         if isinstance(output, Lake):
-            from ottla.pipeline.lakes.batches import write_lake
-
             assert query_id is not None, "Spark writes the query's id before its first batch"
             target = lake_target(rows, output, f"stage {self.stage.name}")
-            write_lake(rows, target, query_id=query_id, batch_id=batch_id)
+            self._connection.write_lake(rows, target, query_id, batch_id)
             return
         assert output.name is not None
         if number not in self._columns:  # made once, for making them costs as much as a small batch
@@ -191,11 +189,16 @@ class BuiltStage:
 
 
 def build(
-    spark: SparkSession, stage: Stage, context: RunContext, deliveries: Deliveries | None = None
+    spark: SparkSession,
+    stage: Stage,
+    context: RunContext,
+    deliveries: Deliveries | None = None,
+    connection: Connection | None = None,
 ) -> BuiltStage:
     """The stage as Spark runs it, checked as far as that goes without reading a record.
 
-    `deliveries` is what an earlier start of the stage in this process has written.
+    `deliveries` is what an earlier start of the stage in this process has written. `connection` is what the
+    stage reads from and writes to, if that is not the broker of the context.
     """
     what = f"stage {stage.name}"
     if context.connector not in CONNECTORS:
@@ -208,11 +211,11 @@ def build(
             f"{what}: a pipeline writes its batches from the driver's own process and does not run over Spark"
             " Connect (sc://); give another master, such as local[2] or spark://host:7077"
         )
-    if stage.real_time and context.connector != "kafka":
+    if stage.real_time and connection is None and context.connector != "kafka":
         raise StageError(
             f'{what}: trigger="real-time" needs Spark\'s own connector: run with --connector kafka'
         )
-    connection = Connection(context.connector, context.bootstrap, context.settings)
+    connection = connection or Connection(context.connector, context.bootstrap, context.settings)
     folder = context.checkpoints.stage(stage.name)
     dead_letter_topic = stage.dead_letter_topic(context.pipeline)
     inputs: list[Input] = []

@@ -1,8 +1,10 @@
-"""How stages reach topics: through `format("ottla")` or, where its jars are there, Spark's JVM connector.
+"""How stages reach topics and lakes: what a built stage reads from and writes to.
 
-Both take the same options, so this is one small class; what differs is how a stage's progress is shown. Ours
-commits it to the stage's consumer group. Spark's connector must not be given a group of that kind (its
-readers would take partitions from each other) and gets the name as a prefix.
+Topics are read through `format("ottla")` or, where its jars are there, Spark's JVM connector. Both take the
+same options, so this is one small class; what differs is how a stage's progress is shown. Ours commits it to
+the stage's consumer group. Spark's connector must not be given a group of that kind (its readers would take
+partitions from each other) and gets the name as a prefix. The test driver (`testing`) has a connection of
+its own, to topics and lakes in memory.
 """
 
 from __future__ import annotations
@@ -10,20 +12,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ottla.pipeline.declarations import Topic
+from ottla.pipeline.declarations import Lake, Topic
 from ottla.pipeline.topics.cutting import CUT
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ottla.pipeline.dead_letters import Offsets
+    from ottla.pipeline.checkpoints import StageFolder
 
 CONNECTORS = ("ottla", "kafka")
+
+Offsets = dict[tuple[str, int], int]
+_EARLIEST = -2
 
 _KAFKA_REQUEST_SIZE = 1 << 20
 """What Kafka's producer sends at most in one request unless told otherwise."""
@@ -80,6 +85,18 @@ class Connection:
         """The records of a topic as they come."""
         return spark.readStream.format(self.connector).options(**options).load()
 
+    def read_batch(
+        self,
+        spark: SparkSession,
+        source: Topic,
+        options: Mapping[str, str],
+        folder: StageFolder,
+        batch_id: int,
+    ) -> DataFrame | None:
+        """The records of one input that are in the current batch, read once more; None for none."""
+        start, end = batch_range(source, folder, batch_id)
+        return self.read_range(spark, options, start, end) if end else None
+
     def read_range(
         self, spark: SparkSession, options: Mapping[str, str], start: Offsets, end: Offsets
     ) -> DataFrame:
@@ -111,6 +128,12 @@ class Connection:
         given = {"kafka.bootstrap.servers": self.bootstrap, **self._settings(), **options, "topic": topic}
         rows.write.format(self.connector).options(**given).mode("append").save()
 
+    def write_lake(self, rows: DataFrame, target: Lake, query_id: str, batch_id: int) -> None:
+        """Write the rows of a batch to a lake, in place of what an earlier run of the batch wrote."""
+        from ottla.pipeline.lakes.batches import write_lake
+
+        write_lake(rows, target, query_id=query_id, batch_id=batch_id)
+
     def write_letters(self, letters: DataFrame, topic: str) -> None:
         """Write dead letters, cut where they are larger than the topic takes.
 
@@ -125,6 +148,30 @@ class Connection:
 
     def _settings(self) -> dict[str, str]:
         return {name: value for name, value in self.settings.items() if name.startswith("kafka.")}
+
+
+def batch_range(source: Topic, folder: StageFolder, batch_id: int) -> tuple[Offsets, Offsets]:
+    """The offsets of an input's partitions where the batch starts and ends, empty partitions left out.
+
+    Spark numbers its sources by their place in the plan, so an input's are known by their topics.
+    """
+    before = folder.offsets_of(batch_id - 1) if batch_id else folder.started_at()
+    starts = _of_input(before, source, min)
+    ends = _of_input(folder.offsets_of(batch_id), source, max)
+    # A partition that the batch is the first to read is read from its beginning.
+    some = {place: end for place, end in ends.items() if starts.get(place, _EARLIEST) < end}
+    return {place: starts.get(place, _EARLIEST) for place in some}, some
+
+
+def _of_input(offsets: Mapping[str, Any] | None, source: Topic, choose: Any) -> Offsets:
+    found: Offsets = {}
+    for of_source in (offsets or {}).values():
+        for topic, partitions in (of_source or {}).items():
+            if source.reads(topic):
+                for partition, offset in partitions.items():
+                    place = (topic, int(partition))
+                    found[place] = choose(found.get(place, offset), offset)
+    return found
 
 
 def cut_to(letters: DataFrame, limit: int) -> DataFrame:

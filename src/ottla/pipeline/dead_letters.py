@@ -42,17 +42,19 @@ KEPT = 250
 LARGEST = 2048
 """Bytes of a bad record that travels with the metric; with `KEPT` it bounds what the driver holds."""
 
-EARLIEST = -2
-
 _FAILED = "ottla-bad-record"
 _FAILURE = re.compile(_FAILED + r" (\S+) (\d+) (\d+) (null|large|=[A-Za-z0-9+/=\s]*)\.")
 UNWRITABLE = re.compile(
     r"cannot be written as Avro: field (?P<field>\S+) is null, which its schema does not allow"
 )
+# Text, because every part of a column that is put together in Python is a call to the JVM.
+_SIZE = (
+    f"(coalesce(length({SOURCE_COLUMN}.key), 0) + coalesce(length(value), 0) + coalesce(aggregate("
+    f"{SOURCE_COLUMN}.headers, 0, (total, each) -> total + 16 + coalesce(length(each.value), 0)), 0))"
+)
+"""Bytes of a record, asked only of bad ones."""
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _LETTER = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))])
-
-Offsets = dict[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
@@ -97,16 +99,14 @@ def watched(frame: DataFrame, read: Input, stage: Stage) -> DataFrame:
         return frame.where(F.when(F.col(BAD), failure.cast("boolean")).otherwise(F.lit(True)))
     if stage.real_time:
         return frame.where(~F.col(BAD))  # there is no batch whose count could be told
-    counts = [F.count(F.lit(1)).alias("rows"), F.count_if(F.col(BAD)).alias("bad")]
+    counts = ["count(1) AS rows", f"count_if({BAD}) AS bad"]
     if stage.bad == "dead-letter":
-        size = _size()
-        letter = F.struct(F.col(SOURCE_COLUMN).alias("source"), F.col("value"))
-        order = F.when(F.col(BAD) & (size <= LARGEST), F.col(SOURCE_COLUMN).getField("offset"))
+        small = f"CASE WHEN {BAD} AND {_SIZE} <= {LARGEST} THEN {SOURCE_COLUMN}.offset END"
         counts += [
-            F.count_if(F.col(BAD) & (size > LARGEST)).alias("large"),
-            F.min_by(letter, order, KEPT).alias("first"),
+            f"count_if({BAD} AND {_SIZE} > {LARGEST}) AS large",
+            f"min_by(struct({SOURCE_COLUMN} AS source, value), {small}, {KEPT}) AS first",
         ]
-    return frame.observe(read.metric, *counts).where(~F.col(BAD))
+    return frame.observe(read.metric, *map(F.expr, counts)).where(~F.col(BAD))
 
 
 def explain_failure(error: BaseException, stage: Stage, inputs: Sequence[Input]) -> StageError | None:
@@ -200,9 +200,9 @@ class DeadLetters:
             # A few: one task writes them, in the order of their offsets.
             self._write(spark.createDataFrame(self._letters(read, found.first)).coalesce(1))
             return
-        start, end = self._range(read, batch_id)
-        if end:
-            self._write(self._read_again(spark, read, start, end))
+        raw = self._connection.read_batch(spark, read.source, read.options, self._folder, batch_id)
+        if raw is not None:
+            self._write(self._bad_among(raw, read))
 
     def _write(self, letters: DataFrame) -> None:
         self._connection.write_letters(letters, self.topic)
@@ -224,8 +224,7 @@ class DeadLetters:
             rows.append({"key": _bytes(source.get("key")), "value": value, "headers": pairs})
         return pa.Table.from_pylist(rows, schema=_LETTER)
 
-    def _read_again(self, spark: SparkSession, read: Input, start: Offsets, end: Offsets) -> DataFrame:
-        raw = self._connection.read_range(spark, read.options, start, end)
+    def _bad_among(self, raw: DataFrame, read: Input) -> DataFrame:
         bad = decoded(raw, read.reader).where(F.col(BAD))
         source = F.col(SOURCE_COLUMN)
         told = {
@@ -238,41 +237,6 @@ class DeadLetters:
         ours = F.array(*(_header(f"ottla.{name}", text) for name, text in told.items()))
         own = F.coalesce(source.getField("headers"), F.array().cast("array<struct<key:string,value:binary>>"))
         return bad.select(source.getField("key").alias("key"), "value", F.concat(own, ours).alias("headers"))
-
-    def _range(self, read: Input, batch_id: int) -> tuple[Offsets, Offsets]:
-        """The offsets of an input's partitions where the batch starts and ends, empty partitions left out.
-
-        Spark numbers its sources by their place in the plan, so an input's are known by their topics.
-        """
-        before = self._folder.offsets_of(batch_id - 1) if batch_id else self._folder.started_at()
-        starts = _of_input(before, read.source, min)
-        ends = _of_input(self._folder.offsets_of(batch_id), read.source, max)
-        # A partition that the batch is the first to read is read from its beginning.
-        some = {place: end for place, end in ends.items() if starts.get(place, EARLIEST) < end}
-        return {place: starts.get(place, EARLIEST) for place in some}, some
-
-
-def _of_input(offsets: Mapping[str, Any] | None, source: Topic, choose: Any) -> Offsets:
-    found: Offsets = {}
-    for of_source in (offsets or {}).values():
-        for topic, partitions in (of_source or {}).items():
-            if source.reads(topic):
-                for partition, offset in partitions.items():
-                    place = (topic, int(partition))
-                    found[place] = choose(found.get(place, offset), offset)
-    return found
-
-
-def _size() -> Column:
-    """Bytes of a record, asked only of bad ones."""
-    source = F.col(SOURCE_COLUMN)
-    of_headers = F.aggregate(
-        F.coalesce(source.getField("headers"), F.array().cast("array<struct<key:string,value:binary>>")),
-        F.lit(0),
-        lambda total, each: total + 16 + F.coalesce(F.length(each.getField("value")), F.lit(0)),
-    )
-    key, value = F.length(source.getField("key")), F.length("value")
-    return F.coalesce(key, F.lit(0)) + F.coalesce(value, F.lit(0)) + of_headers
 
 
 def _header(name: str, text: Column) -> Column:

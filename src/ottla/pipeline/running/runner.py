@@ -156,7 +156,7 @@ class Runner:
 
     def _watch(self, around: Surroundings, built: Mapping[str, BuiltStage]) -> Outcome:
         watches: dict[str, StageWatch] = {}
-        for stage in _in_order(self.pipeline):
+        for stage in in_order(self.pipeline):
             feeders = [watches[each.name] for each in self.pipeline.feeders(stage) if each.name in watches]
             # A stage with settings of its own is built again, in the session that has them.
             settings = {**built[stage.name].settings, **stage.options}
@@ -205,7 +205,7 @@ class Runner:
                     _quietly(lambda g=group, p=positions: commit_offsets(wire, g, p))  # type: ignore[misc]
 
 
-def _in_order(pipeline: Pipeline) -> list[Any]:
+def in_order(pipeline: Pipeline) -> list[Any]:
     """Stages after those that feed them."""
     done: list[Any] = []
     left = list(pipeline.stages)
