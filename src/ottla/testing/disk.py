@@ -33,6 +33,11 @@ PAGE = 4096
 _MEMORY_SPACE = 1 << 40
 
 
+def _is_in(path: Path, folder: Path) -> bool:
+    """`path.parent == folder`, quickly: a path keeps its text, and makes a new parent each time."""
+    return str(path).rpartition(os.sep)[0] == str(folder)
+
+
 class _Node:
     """The content of one file, which lives as long as a name or an open file refers to it."""
 
@@ -137,7 +142,7 @@ class MemoryDisk:
     def list(self, folder: Path) -> list[str]:
         if folder not in self._folders:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
-        return [path.name for path in [*self._files, *sorted(self._folders)] if path.parent == folder]
+        return [path.name for path in [*self._files, *sorted(self._folders)] if _is_in(path, folder)]
 
     def size(self, path: Path) -> int:
         return self.open(path).size
@@ -182,10 +187,10 @@ class MemoryDisk:
 
     def sync_folder(self, folder: Path) -> None:
         with self._syncing:
-            synced = {path: node for path, node in self._synced_files.items() if path.parent != folder}
-            synced.update({p: node for p, node in list(self._files.items()) if p.parent == folder})
+            synced = {path: node for path, node in self._synced_files.items() if not _is_in(path, folder)}
+            synced.update({p: node for p, node in list(self._files.items()) if _is_in(p, folder)})
             self._synced_files = synced
-            self._renames = [each for each in self._renames if each[0].parent != folder]
+            self._renames = [each for each in self._renames if not _is_in(each[0], folder)]
 
     def sync_all(self, folder: Path) -> None:
         with self._syncing:

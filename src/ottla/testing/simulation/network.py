@@ -32,6 +32,7 @@ BUFFER = 256 * 1024
 """Bytes that one direction of a connection holds, under way and arrived, before its sender must wait."""
 
 Address = tuple[str, int]
+_AGAIN = os.strerror(errno.EAGAIN)
 
 
 class _ReadableFile(Protocol):
@@ -68,7 +69,7 @@ class _Pipe:
             raise _error(errno.ECONNRESET)
         count = min(len(data), self.free)
         if not count:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            raise BlockingIOError(errno.EAGAIN, _AGAIN)
         count = self._network.portion(count)
         self._size += count
         self._put(bytes(data[:count]))
@@ -80,7 +81,7 @@ class _Pipe:
         if not self.arrived:
             if self.ended:
                 return b""
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            raise BlockingIOError(errno.EAGAIN, _AGAIN)
         data = bytes(self.arrived[:count])
         del self.arrived[: len(data)]
         self._size -= len(data)
@@ -199,7 +200,7 @@ class SimulatedSocket:
             if self._in.is_reset:
                 raise _error(errno.ECONNRESET)
             if not self._in.arrived and not self._in.ended:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                raise BlockingIOError(errno.EAGAIN, _AGAIN)
             return bytes(self._in.arrived[:count])
         return self._in.receive(count)
 
@@ -289,7 +290,7 @@ class SimulatedListener:
 
     def accept(self) -> tuple[SimulatedSocket, Address]:
         if not self._waiting:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            raise BlockingIOError(errno.EAGAIN, _AGAIN)
         accepted = self._waiting.popleft()
         return accepted, accepted.getpeername()
 
