@@ -1,20 +1,22 @@
 """An asynchronous client of another broker: for replication, the image feed and forwarded requests.
 
-    client = PeerClient(("broker-2", 9092), client_id="broker-1", sockets=sockets, rng=rng)
+    client = PeerClient(("broker-2", 9092), client_id="broker-1", sockets=TcpConnector(), rng=rng)
     response = await client.call(FetchRequest(...), timeout=30.0)
 
-One connection, opened on first use and opened again when it broke. Requests are pipelined: several may be
-under way, and answers come in their order. Every call ends within its timeout, with the response or with
+One connection, opened on first use and opened again after it broke. Requests are pipelined: several may be in
+flight, and responses come in their order. Every call ends within its timeout, with the response or with
 `PeerUnreachable`, which says whether the request may have been carried out.
 
-* A call that times out closes the connection: the answers behind it could not be told apart from a stall.
-* After a failure the next attempt waits, twice as long each time up to `MAX_BACKOFF`, with jitter, so that a
-  restarted broker is not met by all others in the same moment. A call during that pause waits for it, or
-  fails at once when its timeout is over before.
-* Memory is bounded: at most `max_in_flight` requests under way (further callers wait their turn) and at most
-  `max_response` bytes for one answer.
+* A request without a response at its deadline closes the connection, since all responses behind it are late
+  too. That holds as well when the caller was cancelled in the meantime.
+* After a failure the next connection attempt waits, twice as long each time up to `MAX_BACKOFF`, with jitter,
+  so that not all brokers reconnect to a restarted one at the same moment. The first response ends the
+  back-off. Calls during that pause wait for it, and fail at once when their timeout is shorter. All callers
+  share one attempt, which takes at most `CONNECT_TIMEOUT`.
+* Memory is bounded: at most `max_in_flight` requests sent or queued (further callers wait for a free slot),
+  and at most `max_response` bytes for one response.
 
-Versions are agreed on with ApiVersions when a connection is opened, so that brokers of two releases can talk.
+Versions are negotiated with ApiVersions when a connection is opened, so that two releases can talk.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
@@ -40,6 +43,8 @@ Address = tuple[str, int]
 
 FIRST_BACKOFF = 0.05
 MAX_BACKOFF = 2.0
+CONNECT_TIMEOUT = 10.0
+"""For the connection and the negotiation of versions together."""
 MAX_RESPONSE = 128 << 20
 MAX_IN_FLIGHT = 64
 
@@ -47,7 +52,7 @@ _API_VERSIONS_VERSION = 0
 
 
 class PeerUnreachable(Exception):
-    """The peer gave no answer. `maybe_done` is true when the request had been sent before that was known."""
+    """No response came. `maybe_done` is true when the request may have been sent, and so carried out."""
 
     def __init__(self, address: Address, reason: str, *, maybe_done: bool) -> None:
         super().__init__(f"{address[0]}:{address[1]}: {reason}")
@@ -77,10 +82,14 @@ class Connector(Protocol):
 
 @dataclass(slots=True)
 class _Call:
+    """A request that is sent or queued. `ended` is called once, when its response came or cannot come."""
+
     correlation_id: int
     api_key: int
     version: int
-    answer: asyncio.Future[Any]
+    response: asyncio.Future[Any]
+    expiry: asyncio.TimerHandle
+    ended: Callable[[], None]
 
 
 class PeerClient:
@@ -99,8 +108,8 @@ class PeerClient:
         self._sockets = sockets
         self._rng = rng
         self._max_response = max_response
-        self._turns = asyncio.Semaphore(max_in_flight)
-        self._connecting = asyncio.Lock()
+        self._slots = asyncio.Semaphore(max_in_flight)
+        self._opening: asyncio.Task[_Connection] | None = None
         self._connection: _Connection | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -113,62 +122,99 @@ class PeerClient:
     async def call(self, request: Request, *, timeout: float, version: int | None = None) -> Any:
         """Send `request` and wait for its response. PeerUnreachable when none comes within `timeout` seconds,
         UnsupportedByPeer when the peer does not offer it."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        connection: _Connection | None = None
-        call: _Call | None = None
+        deadline = asyncio.get_running_loop().time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                async with self._turns:
-                    connection = await self._open(deadline)
-                    call = connection.send(request, connection.version_of(request, version))
-                    return await call.answer
+                call = await self._send(request, version, deadline)
         except TimeoutError:
-            if call is not None and connection is not None:
-                connection.fail(f"no answer to {type(request).__name__} within {timeout:g} s")
-            raise PeerUnreachable(
-                self.address, f"no answer within {timeout:g} s", maybe_done=call is not None
-            ) from None
+            reason = f"{type(request).__name__} could not be sent within {timeout:g} s"
+            raise PeerUnreachable(self.address, reason, maybe_done=False) from None
         except _Broken as broken:
-            raise PeerUnreachable(self.address, str(broken), maybe_done=call is not None) from None
+            raise PeerUnreachable(self.address, str(broken), maybe_done=False) from None
+        try:
+            response = await call.response
+        except _Broken as broken:
+            raise PeerUnreachable(self.address, str(broken), maybe_done=True) from None
+        self._failures = 0
+        return response
 
     async def close(self) -> None:
-        """Break off: calls under way fail."""
+        """Close the connection. Calls in flight fail, and so do all later ones."""
         self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         if self._connection is not None:
             await self._connection.end("the client was closed")
             self._connection = None
 
-    async def _open(self, deadline: float) -> _Connection:
-        async with self._connecting:
-            if self._connection is not None and not self._connection.broken:
-                return self._connection
+    async def _send(self, request: Request, version: int | None, deadline: float) -> _Call:
+        """The slot that is taken here is freed by the connection, when the call has ended."""
+        await self._slots.acquire()
+        try:
+            connection = await self._usable_connection(deadline)
+            return connection.send(
+                request, connection.version_of(request, version), deadline, self._slots.release
+            )
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def _usable_connection(self, deadline: float) -> _Connection:
+        while True:
             if self._closed:
                 raise _Broken("the client was closed")
-            loop = asyncio.get_running_loop()
             if self._connection is not None:
-                await self._connection.end("it broke")
+                if not self._connection.broken:
+                    return self._connection
                 self._connection = None
                 self._back_off()
-            pause = self._not_before - loop.time()
-            if loop.time() + pause >= deadline:
-                raise _Broken("it could not be reached a moment ago; the next attempt comes later")
-            if pause > 0:
-                await asyncio.sleep(pause)
+            if self._not_before >= deadline:
+                raise _Broken(
+                    "the last attempt to connect failed; the next one starts after this call's timeout"
+                )
+            if self._opening is None:
+                self._opening = asyncio.get_running_loop().create_task(self._open())
+                self._opening.add_done_callback(self._opened)
+            attempt = self._opening
             try:
+                # Another caller may have a later deadline: the attempt goes on when this one is cancelled.
+                await asyncio.shield(attempt)
+            except asyncio.CancelledError:
+                if self._closed and attempt.cancelled():
+                    raise _Broken("the client was closed") from None
+                raise
+
+    async def _open(self) -> _Connection:
+        pause = self._not_before - asyncio.get_running_loop().time()
+        if pause > 0:
+            await asyncio.sleep(pause)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
                 sock = await self._sockets.connect(self.address)
                 connection = _Connection(self.address, sock, self._client_id, self._max_response)
                 try:
-                    await connection.agree_on_versions()
+                    await connection.negotiate_versions(CONNECT_TIMEOUT)
                 except BaseException:
                     await connection.end("it was not opened")
                     raise
-            except (OSError, _Broken) as error:
-                self._back_off()
-                raise _Broken(f"no connection: {error}") from None
-            self._failures = 0
-            self._connection = connection
-            return connection
+        except TimeoutError:
+            raise _Broken(f"no connection within {CONNECT_TIMEOUT:g} s") from None
+        except OSError as error:
+            raise _Broken(f"no connection: {error}") from None
+        return connection
+
+    def _opened(self, attempt: asyncio.Task[_Connection]) -> None:
+        self._opening = None
+        if attempt.cancelled():
+            return
+        error = attempt.exception()
+        if error is None:
+            self._connection = attempt.result()
+            return
+        self._back_off()
+        if not isinstance(error, _Broken):
+            logger.error("connection to %s:%d: unexpected error", *self.address, exc_info=error)
 
     def _back_off(self) -> None:
         longest = min(FIRST_BACKOFF * 2**self._failures, MAX_BACKOFF)
@@ -177,11 +223,11 @@ class PeerClient:
 
 
 class _Broken(Exception):
-    """The connection is of no use any more."""
+    """The connection cannot be used any more."""
 
 
 class _Connection:
-    """One open connection: a task that reads, a task that writes, and the calls under way in their order."""
+    """One open connection: a task that reads, a task that writes, and the calls in flight in their order."""
 
     def __init__(self, address: Address, sock: Any, client_id: str, max_response: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -189,7 +235,7 @@ class _Connection:
         self._sock = sock
         self._client_id = client_id
         self._frames = FrameReader(max_response)
-        self._versions: dict[int, tuple[int, int]] | None = None
+        self._versions: dict[int, tuple[int, int]] = {}
         self._next_id = 0
         self._calls: deque[_Call] = deque()
         self._out: deque[Any] = deque()
@@ -199,52 +245,72 @@ class _Connection:
             self._loop.create_task(self._read(), name=f"reading from {address}"),
             self._loop.create_task(self._write(), name=f"writing to {address}"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
 
-    async def agree_on_versions(self) -> None:
-        call = self.send(ApiVersionsRequest(), _API_VERSIONS_VERSION)
-        answer = await call.answer
-        if answer.error_code:
-            raise _Broken(f"it refuses ApiVersions: {error_of(answer.error_code).name}")
-        self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+    async def negotiate_versions(self, timeout: float) -> None:
+        deadline = self._loop.time() + timeout
+        call = self.send(ApiVersionsRequest(), _API_VERSIONS_VERSION, deadline, _nothing)
+        response = await call.response
+        if response.error_code:
+            raise _Broken(f"it refuses ApiVersions: {error_of(response.error_code).name}")
+        self._versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
 
     def version_of(self, request: Request, wanted: int | None) -> int:
         api = APIS[request.api_key]
-        assert self._versions is not None
-        lowest, highest = self._versions.get(request.api_key, (0, -1))
-        highest = min(highest, api.max_version) if wanted is None else min(highest, wanted)
-        if highest < max(lowest, api.min_version) or wanted not in (None, highest):
+        version = api.common_version(self._versions.get(request.api_key, (0, -1)), wanted)
+        if version is None or wanted not in (None, version):
             raise UnsupportedByPeer(f"{self._address[0]}:{self._address[1]} does not offer {api.name}")
-        return highest
+        return version
 
-    def send(self, request: Request, version: int) -> _Call:
+    def send(self, request: Request, version: int, deadline: float, ended: Callable[[], None]) -> _Call:
+        """Queue a request. Without a response at `deadline` the connection is closed."""
         if self.broken:
             raise _Broken(self.broken)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-        call = _Call(self._next_id, request.api_key, version, self._loop.create_future())
+        parts = request_frame(request, version, self._next_id, self._client_id)
+        late = f"no response to {type(request).__name__} within {deadline - self._loop.time():g} s"
+        call = _Call(
+            self._next_id,
+            request.api_key,
+            version,
+            self._loop.create_future(),
+            self._loop.call_at(deadline, self.fail, late),
+            ended,
+        )
         self._calls.append(call)
-        self._out.extend(request_frame(request, version, call.correlation_id, self._client_id))
+        self._out.extend(parts)
         self._more.set()
         return call
 
     def fail(self, why: str) -> None:
-        """Use it no more: everybody who waits for an answer hears why."""
+        """Close the connection: calls in flight fail, and the socket is closed when its tasks have ended."""
         if self.broken:
             return
         self.broken = why
         logger.debug("connection to %s:%d: %s", *self._address, why)
         for call in self._calls:
-            if not call.answer.done():
-                call.answer.set_exception(_Broken(why))
+            call.expiry.cancel()
+            call.ended()
+            if not call.response.done():
+                call.response.set_exception(_Broken(why))
         self._calls.clear()
         self._out.clear()
-        self._more.set()
-
-    async def end(self, why: str) -> None:
-        self.fail(why)
         for task in self._tasks:
             task.cancel()
+
+    async def end(self, why: str) -> None:
+        """Close the connection and wait until that is done."""
+        self.fail(why)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._sock.close()
+
+    def _task_ended(self, ended: asyncio.Task[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            logger.error("connection to %s:%d: unexpected error", *self._address, exc_info=error)
+            self.fail(f"unexpected error: {error!r}")
+        if all(task.done() for task in self._tasks):
+            self._sock.close()
 
     async def _read(self) -> None:
         try:
@@ -260,14 +326,21 @@ class _Connection:
 
     def _take(self, frame: memoryview) -> None:
         if not self._calls:
-            raise Malformed("an answer came that nobody asked for")
-        call = self._calls.popleft()
-        correlation_id, response = parse_response(APIS[call.api_key], call.version, frame)
+            raise Malformed("a response without a request")
+        call = self._calls[0]
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if correlation_id != call.correlation_id:
-            call.answer.set_exception(_Broken("answers came out of order"))
-            raise Malformed(f"answer {correlation_id} came where {call.correlation_id} was due")
-        if not call.answer.done():
-            call.answer.set_result(response)
+            raise Malformed(f"response {correlation_id} came where {call.correlation_id} was due")
+        api = APIS[call.api_key]
+        try:
+            response = parse_response(api, call.version, frame)[1]
+        except Malformed as error:
+            raise Malformed(f"its {api.name} response cannot be read: {error}") from None
+        self._calls.popleft()
+        call.expiry.cancel()
+        call.ended()
+        if not call.response.done():
+            call.response.set_result(response)
 
     async def _write(self) -> None:
         try:
@@ -278,3 +351,7 @@ class _Connection:
                 await self._more.wait()
         except OSError as error:
             self.fail(str(error))
+
+
+def _nothing() -> None:
+    pass

@@ -94,6 +94,13 @@ class Api(NamedTuple):
         """1 has tagged fields. The response to ApiVersions never has, because its reader cannot know yet."""
         return 1 if version >= self.flexible_from and self.key != API_VERSIONS else 0
 
+    def common_version(self, offered: tuple[int, int], at_most: int | None = None) -> int | None:
+        """The highest version, up to `at_most`, that we and a peer that offers this range speak; None if
+        there is none."""
+        ours = self.max_version if at_most is None else min(self.max_version, at_most)
+        version = min(ours, offered[1])
+        return version if version >= max(self.min_version, offered[0]) else None
+
 
 def _api(request: type[Request], response: type[Response]) -> Api:
     return Api(

@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
-from ottla.peer.client import PeerClient, PeerUnreachable, UnsupportedByPeer
+import ottla.testing
+from ottla.peer.client import Address, PeerClient, PeerUnreachable, UnsupportedByPeer
+from ottla.peer.tcp import TcpConnector
 from ottla.protocol.apis import APIS
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.frames import parse_request_header, response_frame
 from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.messages.list_groups import ListGroupsRequest
-from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.testing.simulation.loop import Host, SimulatedLoop
 from ottla.testing.simulation.network import SimulatedConnector, SimulatedNetwork
 
 ADDRESS = ("peer", 9092)
 METADATA = 3
-Answer = Callable[[int], MetadataResponse | None]
-"""From the number of a request to its answer; None for no answer."""
+Answer = Callable[[int], "MetadataResponse | bytes | Cut | None"]
+"""From the number of a request to its answer; bytes are sent as they are, None is no answer."""
+
+
+class Cut(bytes):
+    """These bytes are sent, and then the connection is closed."""
 
 
 class Peer:
     """A broker that speaks ApiVersions and Metadata, as scripted."""
+
+    reads: int | None = None
+    """How many requests of a connection it reads; all if None."""
 
     def __init__(self, world: World, answer: Answer) -> None:
         self.world = world
         self.answer = answer
         self.requests = 0
         self.connections = 0
+        self.ended = 0
         self.listener: Any = world.network.listen(world.server, ADDRESS)
         world.server.run(world.loop.create_task, self._serve())
 
@@ -44,9 +55,22 @@ class Peer:
             self.world.loop.create_task(self._talk(sock))
 
     async def _talk(self, sock: Any) -> None:
-        loop, reader = self.world.loop, FrameReader(1 << 20)
+        try:
+            await self._answer_all(sock)
+        except ConnectionResetError:
+            pass
+        finally:
+            sock.close()
+            self.ended += 1
+
+    async def _answer_all(self, sock: Any) -> None:
+        loop, reader, read = self.world.loop, FrameReader(1 << 20), 0
         while count := await loop.sock_recv_into(sock, reader.buffer()):
             for frame in reader.received(count):
+                if self.reads is not None and read >= self.reads:
+                    await self._stalled(sock)
+                    return
+                read += 1
                 header = parse_request_header(frame)
                 api = APIS[header.api_key]
                 decode(api.request, header.api_version, frame, header.body_start)
@@ -61,11 +85,19 @@ class Peer:
                         ApiVersion(api_key=METADATA, min_version=1, max_version=9),
                     ]
                     response = ApiVersionsResponse(api_keys=keys)
-                parts = response_frame(
-                    api, header.api_version, header.correlation_id, encode(response, header.api_version)
-                )
-                await loop.sock_sendall(sock, b"".join(bytes(part) for part in parts))
-        sock.close()
+                if not isinstance(response, bytes):
+                    parts = encode(response, header.api_version)
+                    frame_parts = response_frame(api, header.api_version, header.correlation_id, parts)
+                    response = b"".join(bytes(part) for part in frame_parts)
+                await loop.sock_sendall(sock, response)
+                if isinstance(response, Cut):
+                    return
+
+    async def _stalled(self, sock: Any) -> None:
+        """Leave the connection open and read nothing, until its client has closed it."""
+        _, incoming = sock.pipes
+        while not incoming.ended:
+            await asyncio.sleep(0.1)
 
 
 class World:
@@ -251,3 +283,202 @@ def test_closing_ends_the_calls_under_way(world: World) -> None:
 
     world.run(scenario())
     assert world.loop.time() < 10
+
+
+def test_a_peer_that_stops_reading_ends_calls_in_time_and_holds_bounded_memory(world: World) -> None:
+    peer = Peer(world, numbered)
+    peer.reads = 1  # ApiVersions, and nothing more
+    large = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 30_000) for _ in range(10)])
+
+    async def scenario() -> list[Any]:
+        client = world.client(max_in_flight=4)
+        calls = [client.call(large, timeout=5) for _ in range(20)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        peer.reads = None
+        assert (await client.call(ASK, timeout=5)).controller_id == 1
+        await client.close()
+        return results
+
+    results = world.run(scenario())
+    assert all(isinstance(each, PeerUnreachable) for each in results)
+    assert sum(each.maybe_done for each in results) == 4  # the others never got a slot
+    assert world.loop.time() < 12
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"\x00\x00\x00\x03abc", "came where 2 was due"),
+        (b"\x00\x00\x00\x06\x00\x00\x00\x02\xff\xff", "Metadata response cannot be read"),
+        (b"\x00\x00\x00\x08\x00\x00\x00\x63junk", "response 99 came where 2 was due"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "are allowed"),
+        (b"\xff\xff\xff\xff", "are allowed"),
+    ],
+)
+def test_a_response_that_cannot_be_read_breaks_the_connection(world: World, sent: bytes, reason: str) -> None:
+    Peer(world, lambda n: sent if n == 1 else numbered(n))
+
+    async def scenario() -> None:
+        client = world.client()
+        with pytest.raises(PeerUnreachable, match=reason) as failure:
+            await client.call(ASK, timeout=5)
+        assert failure.value.maybe_done
+        assert (await client.call(ASK, timeout=5)).controller_id == 2
+        await client.close()
+
+    world.run(scenario())
+
+
+def test_responses_in_the_wrong_order_break_the_connection(world: World) -> None:
+    wrong = b"".join(response_frame(APIS[METADATA], 9, 77, encode(numbered(1), 9)))
+    Peer(world, lambda n: wrong)
+
+    async def scenario() -> None:
+        client = world.client()
+        with pytest.raises(PeerUnreachable, match="response 77 came where 2 was due"):
+            await client.call(ASK, timeout=5)
+        await client.close()
+
+    world.run(scenario())
+
+
+def test_a_response_to_no_request_breaks_the_connection(world: World) -> None:
+    one = b"".join(response_frame(APIS[METADATA], 9, 2, encode(numbered(1), 9)))
+    peer = Peer(world, lambda n: one + one if n == 1 else numbered(n))
+
+    async def scenario() -> None:
+        client = world.client()
+        assert (await client.call(ASK, timeout=5)).controller_id == 1
+        assert not client.connected
+        assert (await client.call(ASK, timeout=5)).controller_id == 2
+        await client.close()
+
+    world.run(scenario())
+    assert peer.connections == 2
+
+
+@pytest.mark.parametrize("kept", [0, 3, 4, 6, 20])
+def test_a_connection_that_is_cut_inside_a_response_fails_its_call(world: World, kept: int) -> None:
+    whole = b"".join(response_frame(APIS[METADATA], 9, 2, encode(numbered(1), 9)))
+    Peer(world, lambda n: Cut(whole[:kept]) if n == 1 else numbered(n))
+
+    async def scenario() -> None:
+        client = world.client()
+        with pytest.raises(PeerUnreachable, match="closed the connection") as failure:
+            await client.call(ASK, timeout=5)
+        assert failure.value.maybe_done
+        assert (await client.call(ASK, timeout=5)).controller_id == 2
+        await client.close()
+
+    world.run(scenario())
+
+
+def test_cancelled_calls_keep_their_slots_until_their_deadline(world: World) -> None:
+    peer = Peer(world, lambda n: None)
+
+    async def scenario() -> None:
+        client = world.client(max_in_flight=2)
+        calls = [asyncio.get_running_loop().create_task(client.call(ASK, timeout=5)) for _ in range(2)]
+        await asyncio.sleep(1)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        with pytest.raises(PeerUnreachable) as failure:
+            await client.call(ASK, timeout=1)
+        assert not failure.value.maybe_done
+        assert peer.requests == 2
+        peer.answer = numbered
+        assert (await client.call(ASK, timeout=10)).controller_id == 3
+        await client.close()
+
+    world.run(scenario())
+    assert peer.connections == 2
+    assert 5 < world.loop.time() < 7
+
+
+def test_a_broken_connection_is_closed_without_another_call(world: World) -> None:
+    peer = Peer(world, lambda n: None)
+
+    async def scenario() -> None:
+        client = world.client()
+        with pytest.raises(PeerUnreachable):
+            await client.call(ASK, timeout=1)
+        await asyncio.sleep(1)
+        assert peer.ended == 1
+        await client.close()
+
+    world.run(scenario())
+
+
+def test_a_peer_that_breaks_after_each_request_is_connected_to_ever_more_rarely(world: World) -> None:
+    peer = Peer(world, lambda n: b"\xff\xff\xff\xff")
+
+    async def scenario() -> None:
+        client = world.client()
+        while world.loop.time() < 20:
+            with pytest.raises(PeerUnreachable):
+                await client.call(ASK, timeout=10)
+        await client.close()
+
+    world.run(scenario())
+    assert 8 < peer.connections < 40
+
+
+def test_a_peer_that_never_negotiates_fails_calls_in_time(world: World) -> None:
+    peer = Peer(world, numbered)
+    peer.reads = 0
+
+    async def scenario() -> None:
+        client = world.client()
+        results = await asyncio.gather(
+            client.call(ASK, timeout=2), client.call(ASK, timeout=60), return_exceptions=True
+        )
+        assert [each.maybe_done for each in results if isinstance(each, PeerUnreachable)] == [False, False]
+        await client.close()
+
+    world.run(scenario())
+    assert 10 <= world.loop.time() < 12
+
+
+def test_closing_ends_a_call_that_waits_for_its_connection(world: World) -> None:
+    peer = Peer(world, numbered)
+    peer.reads = 0
+
+    async def scenario() -> None:
+        client = world.client()
+        call = asyncio.get_running_loop().create_task(client.call(ASK, timeout=600))
+        await asyncio.sleep(1)
+        await client.close()
+        with pytest.raises(PeerUnreachable, match="closed"):
+            await call
+        await asyncio.sleep(1)
+        assert peer.ended == 1
+
+    world.run(scenario())
+    assert world.loop.time() < 3
+
+
+def test_a_broker_is_called_over_tcp() -> None:
+    async def scenario(address: Address) -> None:
+        client = PeerClient(address, client_id="broker-1", sockets=TcpConnector(), rng=Random(1))
+        responses = await asyncio.gather(*(client.call(ASK, timeout=30) for _ in range(100)))
+        assert len({response.cluster_id for response in responses}) == 1
+        await client.close()
+
+    with ottla.testing.broker() as broker:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        asyncio.run(scenario((host, int(port))))
+
+
+def test_a_refused_tcp_connection_fails_the_call() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address: Address = closed.getsockname()
+
+    async def scenario() -> None:
+        client = PeerClient(address, client_id="broker-1", sockets=TcpConnector(), rng=Random(1))
+        with pytest.raises(PeerUnreachable, match="no connection") as failure:
+            await client.call(ASK, timeout=30)
+        assert not failure.value.maybe_done
+        await client.close()
+
+    asyncio.run(scenario())
