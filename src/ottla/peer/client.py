@@ -65,9 +65,13 @@ class UnsupportedByPeer(Exception):
 
 
 class Socket(Protocol):
-    """What is used of a non-blocking socket, through asyncio's `sock_*` methods."""
+    """What is used of a non-blocking socket."""
 
     def fileno(self) -> int: ...
+
+    def recv_into(self, buffer: Any, /) -> int: ...
+
+    def send(self, data: Any, /) -> int: ...
 
     def close(self) -> None: ...
 
@@ -145,7 +149,7 @@ class PeerClient:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
         if self._connection is not None:
-            await self._connection.end("the client was closed")
+            self._connection.fail("the client was closed")
             self._connection = None
 
     async def _send(self, request: Request, version: int | None, deadline: float) -> _Call:
@@ -196,7 +200,7 @@ class PeerClient:
                 try:
                     await connection.negotiate_versions(CONNECT_TIMEOUT)
                 except BaseException:
-                    await connection.end("it was not opened")
+                    connection.fail("it was not opened")
                     raise
         except TimeoutError:
             raise _Broken(f"no connection within {CONNECT_TIMEOUT:g} s") from None
@@ -227,9 +231,13 @@ class _Broken(Exception):
 
 
 class _Connection:
-    """One open connection: a task that reads, a task that writes, and the calls in flight in their order."""
+    """One open connection and its calls in flight, in their order.
 
-    def __init__(self, address: Address, sock: Any, client_id: str, max_response: int) -> None:
+    The socket is read and written in callbacks of the event loop, without tasks: a response resolves its call
+    in the iteration in which its last byte came.
+    """
+
+    def __init__(self, address: Address, sock: Socket, client_id: str, max_response: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._sock = sock
@@ -239,14 +247,9 @@ class _Connection:
         self._next_id = 0
         self._calls: deque[_Call] = deque()
         self._out: deque[Any] = deque()
-        self._more = asyncio.Event()
+        self._writing = False
         self.broken: str = ""
-        self._tasks = [
-            self._loop.create_task(self._read(), name=f"reading from {address}"),
-            self._loop.create_task(self._write(), name=f"writing to {address}"),
-        ]
-        for task in self._tasks:
-            task.add_done_callback(self._task_ended)
+        self._loop.add_reader(sock.fileno(), self._readable)
 
     async def negotiate_versions(self, timeout: float) -> None:
         deadline = self._loop.time() + timeout
@@ -279,16 +282,22 @@ class _Connection:
             ended,
         )
         self._calls.append(call)
+        idle = not self._out
         self._out.extend(parts)
-        self._more.set()
+        if idle:
+            self._writable()
         return call
 
     def fail(self, why: str) -> None:
-        """Close the connection: calls in flight fail, and the socket is closed when its tasks have ended."""
+        """Close the connection: calls in flight fail."""
         if self.broken:
             return
         self.broken = why
         logger.debug("connection to %s:%d: %s", *self._address, why)
+        self._loop.remove_reader(self._sock.fileno())
+        if self._writing:
+            self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
         for call in self._calls:
             call.expiry.cancel()
             call.ended()
@@ -296,33 +305,22 @@ class _Connection:
                 call.response.set_exception(_Broken(why))
         self._calls.clear()
         self._out.clear()
-        for task in self._tasks:
-            task.cancel()
 
-    async def end(self, why: str) -> None:
-        """Close the connection and wait until that is done."""
-        self.fail(why)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._sock.close()
-
-    def _task_ended(self, ended: asyncio.Task[None]) -> None:
-        if not ended.cancelled() and (error := ended.exception()) is not None:
-            logger.error("connection to %s:%d: unexpected error", *self._address, exc_info=error)
-            self.fail(f"unexpected error: {error!r}")
-        if all(task.done() for task in self._tasks):
-            self._sock.close()
-
-    async def _read(self) -> None:
+    def _readable(self) -> None:
         try:
-            while not self.broken:
-                count = await self._loop.sock_recv_into(self._sock, self._frames.buffer())
-                if not count:
-                    self.fail("it closed the connection")
-                    return
-                for frame in self._frames.received(count):
-                    self._take(frame)
+            count = self._sock.recv_into(self._frames.buffer())
+            if not count:
+                self.fail("it closed the connection")
+                return
+            for frame in self._frames.received(count):
+                self._take(frame)
+        except (BlockingIOError, InterruptedError):
+            return
         except (OSError, FrameTooLarge, Malformed) as error:
             self.fail(str(error))
+        except Exception as error:
+            logger.exception("connection to %s:%d: unexpected error", *self._address)
+            self.fail(f"unexpected error: {error!r}")
 
     def _take(self, frame: memoryview) -> None:
         if not self._calls:
@@ -342,15 +340,27 @@ class _Connection:
         if not call.response.done():
             call.response.set_result(response)
 
-    async def _write(self) -> None:
+    def _writable(self) -> None:
+        """Send what is queued, as far as the socket takes it."""
         try:
-            while not self.broken:
-                while self._out:
-                    await self._loop.sock_sendall(self._sock, self._out.popleft())
-                self._more.clear()
-                await self._more.wait()
+            while self._out:
+                part = memoryview(self._out[0])
+                sent = self._sock.send(part)
+                if sent < len(part):
+                    self._out[0] = part[sent:]
+                else:
+                    self._out.popleft()
+        except (BlockingIOError, InterruptedError):
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._sock.fileno(), self._writable)
+            return
         except OSError as error:
             self.fail(str(error))
+            return
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._sock.fileno())
 
 
 def _nothing() -> None:

@@ -18,9 +18,10 @@ import heapq
 import logging
 import selectors
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
 from ottla.clock import Clock
 
@@ -121,6 +122,12 @@ class _Selector(selectors.BaseSelector):
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
+    if TYPE_CHECKING:  # of asyncio's base class; its stubs leave them out
+        _ready: deque[asyncio.Handle]
+        _stopping: bool
+
+        def _process_events(self, events: list[tuple[selectors.SelectorKey, int]]) -> None: ...
+
     def __init__(self, rng: Random) -> None:
         self._virtual = _Selector(rng)
         self._rng = rng
@@ -206,7 +213,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            host = handle._context.get(_host)
+            host = handle._context.get(_host)  # type: ignore[attr-defined]
             if host is None or host.alive:
                 handle._run()
 
