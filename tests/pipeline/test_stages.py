@@ -218,7 +218,7 @@ AVSC = json.dumps(AVRO)
         (lambda: declared(topic("a", json=True), to=topic("b")), "how are the values of a to be read"),
         (lambda: declared(topic("a", string=True, where="x"), to=topic("b")), "where= is for outputs"),
         (lambda: declared(CLICKS, to=[]), "nothing to write"),
-        (lambda: declared(CLICKS, to=["b"]), r"to= takes topic\(...\) and lake\(...\)"),
+        (lambda: declared(CLICKS, to=["b"]), r"to= takes topic\(...\), lake\(...\) and sink"),
         (lambda: declared(CLICKS, to=topic("clicks")), "read and written by the same stage"),
         (
             lambda: declared(topic(pattern="clicks.*", string=True), to=topic("clicks.clean")),

@@ -63,7 +63,7 @@ def _check_stage(
     outputs = [
         {
             "name": output.title,
-            "kind": "topic" if isinstance(output, Topic) else "lake",
+            "kind": type(output).__name__.lower(),
             "there": None if there is None or not isinstance(output, Topic) else output.name in there,
             "where": output.where,
             "schema": None if built is None else built.output_schemas[index].simpleString(),

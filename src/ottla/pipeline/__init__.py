@@ -1,7 +1,7 @@
 """Topics to Spark to topics or a lake: stages as plain functions on DataFrames.
 
-Here a stage is declared (`stages`, `declarations`) and made into what Spark runs (`building`), with its
-progress kept in `checkpoints`. The packages inside:
+Here a stage is declared (`stages`, `declarations`, `sql`) and made into what Spark runs (`building`), with
+its progress kept in `checkpoints`. The packages inside:
 
     spark/      Spark itself: a Java to run it, one launcher for the session
     topics/     topics as DataFrames: format("ottla"), reading and writing
@@ -20,13 +20,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic
+    from ottla.pipeline.declarations import Lake, Sink, Stage, StageError, Table, Topic
     from ottla.pipeline.running.runner import run
     from ottla.pipeline.spark.session import spark_session
-    from ottla.pipeline.stages import lake, stage, stages_of, table, topic
+    from ottla.pipeline.stages import lake, sink, stage, stages_of, table, topic
 
 _HOMES = {
     "Lake": "declarations",
+    "Sink": "declarations",
     "Stage": "declarations",
     "StageError": "declarations",
     "Table": "declarations",
@@ -34,6 +35,7 @@ _HOMES = {
     "lake": "stages",
     "run": "running.runner",
     "spark_session": "spark.session",
+    "sink": "stages",
     "stage": "stages",
     "stages_of": "stages",
     "table": "stages",
@@ -42,12 +44,14 @@ _HOMES = {
 
 __all__ = [
     "Lake",
+    "Sink",
     "Stage",
     "StageError",
     "Table",
     "Topic",
     "lake",
     "run",
+    "sink",
     "spark_session",
     "stage",
     "stages_of",

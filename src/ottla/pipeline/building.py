@@ -5,6 +5,7 @@ a record being read; every mistake is a `StageError` with the stage's name. Then
 writes all outputs and the dead letters, in this order:
 
     lakes          a batch that is written again replaces its own files
+    sinks          functions of the user, called again with the same batch until they return
     topics         a batch that is written again is there twice
     dead letters   the same
 
@@ -43,7 +44,7 @@ from ottla.pipeline.dead_letters import (
     seen_in_batch,
     watched,
 )
-from ottla.pipeline.declarations import Lake, Stage, StageError, Table, Topic, nearest
+from ottla.pipeline.declarations import Lake, Output, Sink, Stage, StageError, Table, Topic, nearest
 from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.fingerprint import Fingerprint
 from ottla.pipeline.refusals import anchor_hint
@@ -61,6 +62,8 @@ __all__ = ["BuiltStage", "RunContext", "build", "shape_of"]
 log = logging.getLogger("ottla.pipeline")
 
 _INSTALL = "`pip install 'ottla[stateful]'` brings what functions with state need: pandas and protobuf"
+_ORDER = (Lake, Sink, Topic)
+"""What is written first. A sink that fails leaves nothing on a topic that would be there twice."""
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -145,11 +148,11 @@ class BuiltStage:
         again = self.deliveries.begin(query_id, batch_id)
         if self._files is not None:
             self._files.sync()
-        lakes_first = sorted(
+        in_order = sorted(
             zip(self.stage.outputs, _labels(self.stage.outputs), range(len(self.stage.outputs)), strict=True),
-            key=lambda each: isinstance(each[0], Topic),
+            key=lambda each: _ORDER.index(type(each[0])),
         )
-        missing = [each for each in lakes_first if not self.deliveries.is_done(each[1])]
+        missing = [each for each in in_order if not self.deliveries.is_done(each[1])]
         kept = again or len(missing) > 1
         shared = frame.persist(StorageLevel.MEMORY_AND_DISK) if kept else frame
         try:
@@ -174,13 +177,16 @@ class BuiltStage:
                 shared.unpersist()
 
     def _write(
-        self, frame: DataFrame, number: int, output: Topic | Lake, query_id: str | None, batch_id: int
+        self, frame: DataFrame, number: int, output: Output, query_id: str | None, batch_id: int
     ) -> None:
         rows = rows_for(frame, output)
         if isinstance(output, Lake):
             assert query_id is not None, "Spark writes the query's id before its first batch"
             target = lake_target(rows, output, f"stage {self.stage.name}")
             self._connection.write_lake(rows, target, query_id, batch_id)
+            return
+        if isinstance(output, Sink):
+            output.function(rows, batch_id)
             return
         assert output.name is not None
         if number not in self._columns:  # made once, for making them costs as much as a small batch
@@ -271,7 +277,7 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _labels(outputs: Sequence[Topic | Lake]) -> list[str]:
+def _labels(outputs: Sequence[Output]) -> list[str]:
     """A name for each output that stays the same when others are added or removed."""
     labels: list[str] = []
     for output in outputs:

@@ -74,6 +74,22 @@ class Lake:
 
 
 @dataclass(frozen=True)
+class Sink:
+    """A function that is called with each batch. Made by `sink`."""
+
+    function: Callable[..., Any]
+    name: str
+    where: str | None = None
+
+    @property
+    def title(self) -> str:
+        return f"sink {self.name}"
+
+
+Output = Topic | Lake | Sink
+
+
+@dataclass(frozen=True)
 class Table:
     """A table that does not stream: read when the stage starts. Made by `table`."""
 
@@ -91,18 +107,22 @@ class Table:
 
 @dataclass(frozen=True)
 class Stage:
-    """A declared stage. Made by `stage`, whose arguments these are; `place` is where its function stands."""
+    """A declared stage. Made by `stage`, whose arguments these are; `place` is where its function stands.
+
+    With `sql` the function is one that runs this statement.
+    """
 
     name: str
     function: Callable[..., Any]
     inputs: tuple[Topic | Table, ...]
-    outputs: tuple[Topic | Lake, ...]
+    outputs: tuple[Output, ...]
     mode: str = "append"
     trigger: str = "0 seconds"
     bad: str = "dead-letter"
     dead_letters: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     place: str = ""
+    sql: str | None = None
 
     @property
     def topics(self) -> tuple[Topic, ...]:

@@ -18,6 +18,8 @@ from ottla.pipeline.declarations import (
     MODES,
     REAL_TIME,
     Lake,
+    Output,
+    Sink,
     Stage,
     StageError,
     Table,
@@ -53,8 +55,8 @@ def check_stage(what: str, declared: Stage) -> None:
     if not outputs:
         raise StageError(f'{what}: nothing to write: to=topic("clean") or to=lake("data/clean")')
     for output in outputs:
-        if not isinstance(output, Topic | Lake):
-            raise StageError(f"{what}: to= takes topic(...) and lake(...), not {output!r}")
+        if not isinstance(output, Output):
+            raise StageError(f"{what}: to= takes topic(...), lake(...) and sink(function), not {output!r}")
         _check_output(what, declared, output)
     paths: set[str] = set()
     for lake in (output for output in outputs if isinstance(output, Lake)):
@@ -90,7 +92,9 @@ def _check_input(what: str, source: Topic) -> None:
         raise StageError(f"{what}: where= is for outputs; filter {source.title} in the function")
 
 
-def _check_output(what: str, declared: Stage, output: Topic | Lake) -> None:
+def _check_output(what: str, declared: Stage, output: Output) -> None:
+    if isinstance(output, Sink):
+        return
     if isinstance(output, Lake):
         if declared.mode == "complete":
             raise StageError(
@@ -123,7 +127,7 @@ def anchor_hint(source: Topic) -> str:
 def _check_real_time(what: str, declared: Stage) -> None:
     """Without batches there is nothing to hang several outputs, a lake's files or dead letters on."""
     (output, *more) = declared.outputs
-    if more or isinstance(output, Lake):
+    if more or not isinstance(output, Topic):
         raise StageError(
             f'{what}: trigger="real-time" writes each row as it comes, to one topic and nothing else'
         )
@@ -145,6 +149,23 @@ def _check_signature(what: str, function: Callable[..., Any], frames: int) -> No
             f"{what}: with {frames} input{plural} the function gets {frames} DataFrame{plural},"
             f" but it is {own}: {problem}"
         ) from None
+
+
+def check_sink(function: object, name: object) -> None:
+    if not callable(function):
+        raise StageError(
+            f"sink(...) takes a function, sink(store) with `def store(rows, batch_id)`, not {function!r}"
+        )
+    if not isinstance(name, str) or not _LEGAL_NAME.fullmatch(name):
+        raise StageError(f'a sink is called by the name of its function, not {name!r}; give name="..."')
+    try:
+        inspect.signature(function).bind("rows", "batch_id")
+    except TypeError as problem:
+        raise StageError(
+            f"sink {name}: the function is called with a DataFrame and the batch's number, but: {problem}"
+        ) from None
+    except ValueError:
+        return  # something callable that does not tell; calling it will
 
 
 def check_framing(what: str, format: str, framing: str, schema_id: int) -> None:

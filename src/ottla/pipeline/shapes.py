@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ottla.pipeline.declarations import Lake, Stage, Table, Topic
+from ottla.pipeline.declarations import Lake, Output, Sink, Stage, Table, Topic
 
 _STATEFUL = (
     "Aggregate",
@@ -84,7 +84,9 @@ def _input(declared: Topic | Table) -> dict[str, Any]:
     return {"kind": "topic", **named, "format": declared.format, "schema": declared.schema}
 
 
-def _output(declared: Topic | Lake) -> dict[str, Any]:
+def _output(declared: Output) -> dict[str, Any]:
+    if isinstance(declared, Sink):
+        return {"kind": "sink", "name": declared.name}
     if isinstance(declared, Lake):
         return {
             "kind": "lake",

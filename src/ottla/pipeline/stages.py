@@ -9,12 +9,13 @@ checked by `building`.
 
 from __future__ import annotations
 
+import inspect
 import json as json_text
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ottla.pipeline.declarations import (
     LAKE_FORMATS,
@@ -22,14 +23,37 @@ from ottla.pipeline.declarations import (
     Format,
     Framing,
     Lake,
+    Output,
+    Sink,
     Stage,
     StageError,
     Table,
     Topic,
 )
-from ottla.pipeline.refusals import check_choice, check_framing, check_pattern, check_stage, check_topic_name
+from ottla.pipeline.refusals import (
+    check_choice,
+    check_framing,
+    check_pattern,
+    check_sink,
+    check_stage,
+    check_topic_name,
+)
+from ottla.pipeline.sql import as_function
 
-__all__ = ["Lake", "Stage", "StageError", "Table", "Topic", "lake", "stage", "stages_of", "table", "topic"]
+__all__ = [
+    "Lake",
+    "Sink",
+    "Stage",
+    "StageError",
+    "Table",
+    "Topic",
+    "lake",
+    "sink",
+    "stage",
+    "stages_of",
+    "table",
+    "topic",
+]
 
 _NOTES = (
     "__ottla_stages__"  # the stages of a module, in its own globals: a redefined name is then not lost unseen
@@ -122,6 +146,16 @@ def lake(
     return Lake(str(path), columns, format, _condition(what, where), _texts(what, options))
 
 
+def sink(function: Callable[..., Any], *, name: str | None = None, where: str | None = None) -> Sink:
+    """A function of yours that takes each batch: `function(rows, batch_id)`, with a DataFrame and its number.
+
+    It is called until it returns: a batch that fails comes again, with the same number and the same records.
+    """
+    called = name if name is not None else getattr(function, "__name__", "")
+    check_sink(function, called)
+    return Sink(function, called, _condition(f"sink {called}", where))
+
+
 def table(
     source: str | Path | Callable[..., Any],
     *,
@@ -147,21 +181,30 @@ def table(
 
 def stage(
     *inputs: Topic | Table,
-    to: Topic | Lake | Iterable[Topic | Lake],
+    to: Output | Iterable[Output],
     name: str | None = None,
     mode: str = "append",
     trigger: str = "0 seconds",
     bad: str = "dead-letter",
     dead_letters: str | Topic | None = None,
     options: Mapping[str, Any] | None = None,
+    sql: str | Path | None = None,
 ) -> Callable[[AnyFunction], AnyFunction]:
-    """Declare the function as a stage: it gets a DataFrame for each input and returns what is written."""
-    outputs = (to,) if isinstance(to, Topic | Lake) else tuple(to)
+    """Declare the function as a stage: it gets a DataFrame for each input and returns what is written.
+
+    With `sql`, a query or the path of a `.sql` file, the query is the stage. The function then has no body;
+    its parameters are the names by which the query calls the inputs.
+    """
+    outputs = (to,) if isinstance(to, Output) else tuple(to)
+    query = None if sql is None else _query_text(sql)
 
     def declare(function: AnyFunction) -> AnyFunction:
         stage_name = name if name is not None else getattr(function, "__name__", "stage")
         what = f"stage {stage_name}"
         letters = dead_letters.name if isinstance(dead_letters, Topic) else dead_letters
+        place = _place_of(function)
+        if query is not None:
+            function = cast(AnyFunction, as_function(what, query, function, len(inputs)))
         declared = Stage(
             name=stage_name,
             function=function,
@@ -172,7 +215,8 @@ def stage(
             bad=bad,
             dead_letters=letters,
             options=_texts(what, options),
-            place=_place_of(function),
+            place=place,
+            sql=query,
         )
         check_stage(what, declared)
         _take_note(declared)
@@ -198,7 +242,7 @@ def stages_of(module: ModuleType) -> list[Stage]:
 
 
 def _take_note(declared: Stage) -> None:
-    scope = getattr(declared.function, "__globals__", None)
+    scope = getattr(inspect.unwrap(declared.function), "__globals__", None)
     if scope is None or "<locals>" in getattr(declared.function, "__qualname__", ""):
         return  # made by a function, which may make many: known by the name it is given in the module, if any
     notes: list[Stage] = scope.setdefault(_NOTES, [])
@@ -269,6 +313,18 @@ def _avro_text(what: str, schema: Any) -> str:
     except ValueError as problem:
         raise StageError(f"{what}: {origin} is not JSON, which an Avro schema is: {problem}") from None
     return text
+
+
+def _query_text(sql: str | Path) -> str:
+    """The query itself, read from its file if a file is named."""
+    if not isinstance(sql, str | Path) or not str(sql).strip():
+        raise StageError(f"sql= takes a query or the path of a .sql file, not {sql!r}")
+    if isinstance(sql, str) and not (sql.strip().endswith(".sql") and len(sql.split()) == 1):
+        return sql.strip()
+    path = _beside_the_caller(Path(sql))
+    if path is None:
+        raise StageError(f"no query at {sql} (looked beside the declaring file and in {Path.cwd()})")
+    return path.read_text(encoding="utf-8").strip()
 
 
 def _beside_the_caller(path: Path) -> Path | None:

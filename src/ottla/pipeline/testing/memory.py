@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.connectors import Connection
-from ottla.pipeline.declarations import Lake, Topic
+from ottla.pipeline.declarations import Lake, Output, Topic
 from ottla.pipeline.testing.records import Record, decode_value
 from ottla.protocol_client.partitioner import murmur2
 
@@ -136,7 +136,7 @@ class MemoryInput:
 class MemoryConnection(Connection):
     """What one stage reads from and writes to."""
 
-    def __init__(self, topics: MemoryTopics, outputs: Sequence[Topic | Lake]) -> None:
+    def __init__(self, topics: MemoryTopics, outputs: Sequence[Output]) -> None:
         super().__init__("ottla", "memory")
         # The base is a frozen dataclass, whose equality and hash are of no use here.
         vars(self).update(inputs=[], topics=topics, lakes={}, _outputs=outputs, _options=[])
@@ -145,7 +145,7 @@ class MemoryConnection(Connection):
     """In the order in which the stage declares its topics."""
     topics: MemoryTopics
     lakes: dict[str, list[dict[str, Any]]]
-    _outputs: Sequence[Topic | Lake]
+    _outputs: Sequence[Output]
     _options: list[Mapping[str, str]]
 
     def stream(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ottla.pipeline.declarations import SOURCE_COLUMN, Lake, StageError, Topic, nearest
+from ottla.pipeline.declarations import SOURCE_COLUMN, Lake, Output, Sink, StageError, Topic, nearest
 from ottla.pipeline.values.formats import json_value, parse_schema
 
 _NUMBERS: tuple[type[T.DataType], ...] = (
@@ -28,13 +28,13 @@ _WHOLE = _NUMBERS[:4]
 _HEADERS = "array<struct<key string, value binary>> or map<string, string>"
 
 
-def rows_for(frame: DataFrame, output: Topic | Lake) -> DataFrame:
+def rows_for(frame: DataFrame, output: Output) -> DataFrame:
     """The rows that belong to this output, without `_source`."""
     chosen = frame if output.where is None else frame.where(F.expr(output.where))
     return chosen.drop(SOURCE_COLUMN)
 
 
-def value_schema(frame: DataFrame, output: Topic | Lake, what: str) -> T.StructType:
+def value_schema(frame: DataFrame, output: Output, what: str) -> T.StructType:
     """What is written to this output, or a `StageError` that says why it cannot be."""
     rows = rows_for(frame, output)
     _check_names(rows, what)
@@ -42,6 +42,8 @@ def value_schema(frame: DataFrame, output: Topic | Lake, what: str) -> T.StructT
         from ottla.pipeline.lakes.staging import check_lake
 
         check_lake(rows.schema, lake_target(rows, output, what), what)
+        return rows.schema
+    if isinstance(output, Sink):
         return rows.schema
     encoded(rows, output, what)
     return rows.select(*_value_columns(rows, output, what)).schema
