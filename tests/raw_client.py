@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import Any
 
+from frame_stream import FrameStream
 from ottla.protocol.apis import APIS
 from ottla.protocol.frames import parse_response, request_frame
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -34,6 +35,7 @@ class RawClient:
         if source:
             self.socket.bind((source, 0))
         self.socket.connect((host, int(port)))
+        self._frames = FrameStream(self.socket)
         self._next = 0
         self._sent: deque[tuple[int, type[Request], int]] = deque()
 
@@ -56,21 +58,15 @@ class RawClient:
         """The answer to the oldest request without one; fails if the answer belongs to another."""
         frame = self.receive_frame()
         expected, kind, version = self._sent.popleft()
-        correlation_id, response = parse_response(APIS[kind.api_key], version, memoryview(frame))
+        correlation_id, response = parse_response(APIS[kind.api_key], version, frame)
         assert correlation_id == expected, f"answer {correlation_id} came where {expected} was due"
         return response
 
-    def receive_frame(self) -> bytes:
-        return self._exactly(int.from_bytes(self._exactly(4), "big"))
-
-    def _exactly(self, count: int) -> bytes:
-        received = bytearray()
-        while len(received) < count:
-            chunk = self.socket.recv(count - len(received))
-            if not chunk:
-                raise ConnectionResetError("closed by the broker")
-            received += chunk
-        return bytes(received)
+    def receive_frame(self) -> memoryview:
+        frame = self._frames.next()
+        if frame is None:
+            raise ConnectionResetError("closed by the broker")
+        return frame
 
     def call(self, request: Request, version: int) -> Any:
         self.send(request, version)

@@ -13,12 +13,12 @@ topic.
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from frame_stream import FrameStream
 from ottla.protocol.apis import APIS
 from ottla.protocol.frames import parse_response, request_frame
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -60,6 +60,7 @@ class Connection:
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address, ANSWER_DEADLINE)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frames = FrameStream(self._socket)
         self._correlation = 0
 
     def close(self) -> None:
@@ -80,10 +81,11 @@ class Connection:
 
     def receive_frame(self) -> bytes | Closed:
         """The next frame without its size, or CLOSED."""
-        size = self._receive(4)
-        if isinstance(size, Closed):
-            return size
-        return self._receive(struct.unpack(">i", size)[0])
+        try:
+            frame = self._frames.next()
+        except ConnectionResetError:
+            return CLOSED
+        return CLOSED if frame is None else bytes(frame)
 
     def receive(self, api_key: int, version: int) -> tuple[int, Any] | Closed:
         """The next answer as (correlation id, message), or CLOSED."""
@@ -101,18 +103,6 @@ class Connection:
         if received[0] != sent:
             raise AssertionError(f"answer {received[0]} to request {sent}")
         return received[1]
-
-    def _receive(self, count: int) -> bytes | Closed:
-        data = bytearray()
-        while len(data) < count:
-            try:
-                piece = self._socket.recv(count - len(data))
-            except ConnectionResetError:
-                return CLOSED
-            if not piece:
-                return CLOSED
-            data += piece
-        return bytes(data)
 
 
 class Peer:
@@ -167,7 +157,7 @@ class Peer:
     def frame(self, payload: bytes) -> bytes | Closed:
         """Send one frame of any bytes on a connection of its own; the frame that comes back, or CLOSED."""
         with self.connection() as connection:
-            connection.send_bytes(struct.pack(">i", len(payload)) + payload)
+            connection.send_bytes(len(payload).to_bytes(4, "big") + payload)
             return connection.receive_frame()
 
     # -- names ---------------------------------------------------------------------------------------------

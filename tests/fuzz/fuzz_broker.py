@@ -27,6 +27,7 @@ from random import Random, SystemRandom
 
 from attacks.attack import MB, Outcome, Target, measured
 from broker_process import BrokerProcess
+from frame_stream import FrameStream
 from fuzz.hostile_requests import TOPICS, HostileRequests, api_of
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -158,10 +159,11 @@ class Sender:
             try:
                 if sock is None:
                     sock = socket.create_connection((host, int(port)), 10.0)
+                    answers = FrameStream(sock)
                 sock.settimeout(30.0)
                 sock.sendall(frame)
                 sock.settimeout(PATIENCE)
-                largest = max(largest, self._receive(sock))
+                largest = max(largest, self._receive(answers))
             except OSError:  # closed, or an answer that does not come: the next one starts afresh
                 if sock is not None:
                     sock.close()
@@ -170,26 +172,12 @@ class Sender:
             sock.close()
         return largest
 
-    def _receive(self, sock: socket.socket) -> int:
+    def _receive(self, frames: FrameStream) -> int:
         """Drop one answer; how many bytes it has."""
-        size = int.from_bytes(self._exactly(sock, 4), "big")
-        left = size
-        scratch = bytearray(1 << 16)
-        while left:
-            received = sock.recv_into(scratch, min(left, len(scratch)))
-            if not received:
-                raise ConnectionResetError
-            left -= received
-        return size
-
-    def _exactly(self, sock: socket.socket, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            chunk = sock.recv(count - len(data))
-            if not chunk:
-                raise ConnectionResetError
-            data += chunk
-        return data
+        frame = frames.next()
+        if frame is None:
+            raise ConnectionResetError
+        return len(frame)
 
 
 def prepare(target: Target) -> list[bytes]:

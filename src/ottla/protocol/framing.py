@@ -23,7 +23,7 @@ class FrameTooLarge(Exception):
 
 
 class FrameReader:
-    """A frame belongs to whoever got it: it may be kept."""
+    """Its caller owns the frames it gets, and may keep them."""
 
     __slots__ = ("_end", "_large", "_limit", "_small")
 

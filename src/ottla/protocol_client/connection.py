@@ -1,11 +1,11 @@
 """One blocking connection to one broker.
 
-Opening it asks the broker which versions of which requests it speaks; from then on every request goes out in
-the highest version both sides know, unless the caller wants a certain one. Requests may be sent ahead and
-their responses taken later, in any order: `send` gives back a `Pending`, `receive` waits for its response.
+When it is opened it asks the broker which versions of which requests it speaks. From then on every request is
+sent in the highest version both sides know, unless the caller wants a certain one. Requests may be pipelined
+and their responses taken later, in any order: `send` returns a `Pending`, `receive` waits for its response.
 
 A connection that failed is closed and stays closed; `Wire` opens a new one. Every failure is a
-`BrokerUnreachable` whose text names the address and says what to try, because it ends up before a person.
+`BrokerUnreachable` whose text names the address and says what to try, because it is shown to a person.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from struct import Struct
 from typing import Any
 
 from ottla import __version__
-from ottla.protocol.apis import APIS, Api
+from ottla.protocol.apis import API_VERSIONS, APIS, PRODUCE, Api
 from ottla.protocol.codec import Malformed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import parse_response, request_frame
+from ottla.protocol.framing import FrameReader, FrameTooLarge
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.schema import Request
 
 MAX_RESPONSE = 256 << 20
 """A response larger than this is taken for another protocol or a broken peer, and is not read."""
 
-_SIZE = Struct(">i")
-_API_VERSIONS = ApiVersionsRequest.api_key
-_PRODUCE = 0
+_CORRELATION_ID = Struct(">i")
 
 
 class BrokerUnreachable(Exception):
@@ -77,6 +76,7 @@ class Connection:
         self.versions: dict[int, tuple[int, int]] = {}
         self._next_correlation = 0
         self._in_flight: dict[int, Pending] = {}
+        self._frames = FrameReader(MAX_RESPONSE)
         self._socket = self._connect(connect_timeout)
         try:
             self._negotiate(connect_timeout)
@@ -102,9 +102,9 @@ class Connection:
         offered = self.versions.get(api.key)
         if offered is None:
             raise UnsupportedByBroker(f"the broker at {self.address} does not offer {api.name}")
-        ours = api.max_version if at_most is None else min(api.max_version, at_most)
-        version = min(ours, offered[1])
-        if version < max(api.min_version, offered[0]):
+        version = api.common_version(offered, at_most)
+        if version is None:
+            ours = api.max_version if at_most is None else min(api.max_version, at_most)
             raise UnsupportedByBroker(
                 f"the broker at {self.address} speaks {api.name} {offered[0]} to {offered[1]}, "
                 f"this client {api.min_version} to {ours}"
@@ -127,7 +127,7 @@ class Connection:
             raise self._lost(f"took no data for {timeout:g} s", "The broker may be overloaded.") from None
         except OSError as error:
             raise self._lost(_says(error)) from None
-        if api.key == _PRODUCE and getattr(request, "acks", 1) == 0:
+        if api.key == PRODUCE and getattr(request, "acks", 1) == 0:
             pending.answered = True
         else:
             self._in_flight[pending.correlation_id] = pending
@@ -137,50 +137,48 @@ class Connection:
         """The response to `pending`; `ConnectionLost` when it does not come within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not pending.answered:
-            self._take_one(deadline, pending)
+            self._receive_some(deadline, pending)
         return pending.response
 
     def call(self, request: Request, version: int | None = None, timeout: float = 30.0) -> Any:
         return self.receive(self.send(request, version, timeout), timeout)
 
-    def _take_one(self, deadline: float, wanted: Pending) -> None:
+    def _receive_some(self, deadline: float, wanted: Pending) -> None:
+        """Wait for bytes, and take all responses that they complete."""
         if self.closed:
             raise ConnectionLost(self.address, "the connection is closed")
-        what = f"did not answer {wanted.api.name} in time"
-        size = _SIZE.unpack(self._read(4, deadline, what))[0]
-        if not 4 <= size <= MAX_RESPONSE:
-            raise self._lost(*_not_kafka(size))
-        frame = self._read(size, deadline, what)
-        correlation_id = _SIZE.unpack_from(frame)[0]
-        pending = self._in_flight.pop(correlation_id, None)
+        self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            count = self._socket.recv_into(self._frames.buffer())
+        except TimeoutError:
+            raise self._lost(
+                f"did not answer {wanted.api.name} in time",
+                "The broker may be overloaded, or the address may lead elsewhere.",
+            ) from None
+        except OSError as error:
+            raise self._lost(_says(error)) from None
+        if count == 0:
+            raise self._lost("closed the connection", "The broker may be stopping; its log says more.")
+        try:
+            for frame in self._frames.received(count):
+                self._take(frame)
+        except FrameTooLarge as error:
+            raise self._lost(*_not_kafka(error.size)) from None
+
+    def _take(self, frame: memoryview) -> None:
+        if len(frame) < _CORRELATION_ID.size:
+            raise self._lost(*_not_kafka(len(frame)))
+        pending = self._in_flight.pop(_CORRELATION_ID.unpack_from(frame)[0], None)
         if pending is None:
             raise self._lost("answered a request that was not sent; it may not be a Kafka broker")
         version = pending.version
-        if pending.api.key == _API_VERSIONS and frame[4:6] == b"\x00\x23":
+        if pending.api.key == API_VERSIONS and bytes(frame[4:6]) == b"\x00\x23":
             version = 0  # "unsupported version", the one error that every client can read: its body is v0
         try:
-            pending.response = parse_response(pending.api, version, memoryview(frame))[1]
+            pending.response = parse_response(pending.api, version, frame)[1]
         except Malformed as error:
             raise self._lost(f"sent a {pending.api.name} response that cannot be read ({error})") from None
         pending.answered = True
-
-    def _read(self, size: int, deadline: float, what: str) -> bytearray:
-        buffer = bytearray(size)
-        view, have = memoryview(buffer), 0
-        while have < size:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                count = self._socket.recv_into(view[have:])
-            except TimeoutError:
-                raise self._lost(
-                    what, "The broker may be overloaded, or the address may lead elsewhere."
-                ) from None
-            except OSError as error:
-                raise self._lost(_says(error)) from None
-            if count == 0:
-                raise self._lost("closed the connection", "The broker may be stopping; its log says more.")
-            have += count
-        return buffer
 
     def _connect(self, timeout: float) -> socket.socket:
         try:
@@ -206,14 +204,14 @@ class Connection:
 
     def _negotiate(self, timeout: float) -> None:
         """Ask for the version table: in our own highest version, then in one that the broker knows."""
-        version = APIS[_API_VERSIONS].max_version
+        version = APIS[API_VERSIONS].max_version
         for _ in range(2):
             request = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
             response = self.call(request, version, timeout)
             self.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
                 break
-            version = min(version - 1, self.versions.get(_API_VERSIONS, (0, 0))[1])
+            version = min(version - 1, self.versions.get(API_VERSIONS, (0, 0))[1])
         if response.error_code:
             raise self._lost(f"refused to say which versions it speaks (error {response.error_code})")
 
@@ -228,7 +226,7 @@ def _says(error: OSError) -> str:
 
 def _not_kafka(size: int) -> tuple[str, str]:
     """What a frame of an absurd size probably is: the first four bytes of another protocol."""
-    start = _SIZE.pack(size)
+    start = size.to_bytes(4, "big", signed=True)
     if start[:2] in (b"\x15\x03", b"\x16\x03"):
         return "answered in TLS", "This listener wants TLS, which this command does not speak yet."
     if start == b"HTTP":

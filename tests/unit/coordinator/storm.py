@@ -1,8 +1,8 @@
-"""Many members of many groups over raw frames, in one event loop, and somebody who watches what they own.
+"""Many members of many groups in one event loop, and a check of what they own.
 
-A member here is as small as a correct one can be: it gives up what it owned before it tells the broker so,
-and takes what it is given when it is told. `Owners` holds that against all others at every step. A probe in
-a process of its own measures meanwhile how long others wait for the broker.
+A member here is as small as a correct one can be: it gives up what it owned before it reports that to the
+broker, and takes what it is assigned when it gets the assignment. `Owners` checks at every step that nothing
+has two owners. A probe in its own process measures meanwhile how long other clients wait for the broker.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ottla.protocol.apis import APIS
+from ottla.peer.client import PeerClient
+from ottla.peer.tcp import TcpConnector
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.frames import parse_response, request_frame
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -42,18 +42,19 @@ from raw_client import RawClient
 TOPIC = "storm"
 SESSION_MS = 6000
 REBALANCE_MS = 30_000
+REQUEST_TIMEOUT = 60.0
 SETTINGS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "group.consumer.session.timeout.ms": SESSION_MS,
     "group.consumer.min.session.timeout.ms": SESSION_MS,
 }
-"""For the broker, so that who dies is missed within seconds."""
+"""For the broker, so that the death of a member is noticed within seconds."""
 
 _CLASSIC_HEARTBEAT = 0.3
 
 
 class Owners:
-    """Who owns what, over all groups. Nothing may have two owners, now or in one generation."""
+    """The owner of each partition, over all groups. Nothing may have two owners, now or in one generation."""
 
     def __init__(self) -> None:
         self._now: dict[tuple[str, int], object] = {}
@@ -78,32 +79,25 @@ class Owners:
 
 
 class Channel:
-    """A connection on which one request at a time is asked."""
+    """A connection to the broker. A member has one request in flight on it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._asked = 0
+    def __init__(self, client: PeerClient) -> None:
+        self._client = client
 
     @classmethod
     @asynccontextmanager
     async def open(cls, bootstrap: str) -> AsyncIterator[Channel]:
         host, _, port = bootstrap.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        client = PeerClient(
+            (host, int(port)), client_id="storm", sockets=TcpConnector(), rng=random.Random(), max_in_flight=1
+        )
         try:
-            yield cls(reader, writer)
+            yield cls(client)
         finally:
-            writer.close()
+            await client.close()
 
-    async def ask(self, request: Request) -> Any:
-        api = APIS[request.api_key]
-        self._asked += 1
-        self._writer.writelines(request_frame(request, api.max_version, self._asked, "storm"))
-        size = int.from_bytes(await self._reader.readexactly(4), "big")
-        frame = await self._reader.readexactly(size)
-        answered, response = parse_response(api, api.max_version, memoryview(frame))
-        assert answered == self._asked
-        return response
+    async def call(self, request: Request) -> Any:
+        return await self._client.call(request, timeout=REQUEST_TIMEOUT)
 
 
 class Member:
@@ -133,12 +127,12 @@ class Member:
             finally:
                 self._give_up(self.owned)
             if not self._silently:
-                await self._say_goodbye(channel)
+                await self._leave_group(channel)
 
     async def _live(self, channel: Channel) -> None:
         raise NotImplementedError
 
-    async def _say_goodbye(self, channel: Channel) -> None:
+    async def _leave_group(self, channel: Channel) -> None:
         raise NotImplementedError
 
     def _give_up(self, partitions: set[int]) -> None:
@@ -153,7 +147,7 @@ class Member:
 
 
 class ClassicMember(Member):
-    """Eager: gives up everything in every rebalance. Whoever leads deals the partitions out in turn."""
+    """Eager: gives up everything in every rebalance. The leader assigns the partitions round robin."""
 
     async def _live(self, channel: Channel) -> None:
         while not self._over.is_set():
@@ -163,13 +157,13 @@ class ClassicMember(Member):
                 beat = HeartbeatRequest(
                     group_id=self.group, generation_id=self.generation, member_id=self._id
                 )
-                if not self._still_member((await channel.ask(beat)).error_code):
+                if not self._still_member((await channel.call(beat)).error_code):
                     break
             self._give_up(self.owned)
 
     async def _take_part(self, channel: Channel) -> bool:
         subscription = write_subscription(ConsumerProtocolSubscription(topics=[TOPIC]))
-        joined = await channel.ask(
+        joined = await channel.call(
             JoinGroupRequest(
                 group_id=self.group,
                 session_timeout_ms=SESSION_MS,
@@ -186,7 +180,7 @@ class ClassicMember(Member):
             return False
         self.generation = joined.generation_id
         shares = self._deal([each.member_id for each in joined.members]) if joined.leader == self._id else []
-        synced = await channel.ask(
+        synced = await channel.call(
             SyncGroupRequest(
                 group_id=self.group,
                 generation_id=self.generation,
@@ -234,9 +228,9 @@ class ClassicMember(Member):
             for number, member in enumerate(sorted(members))
         ]
 
-    async def _say_goodbye(self, channel: Channel) -> None:
+    async def _leave_group(self, channel: Channel) -> None:
         if self._id:
-            await channel.ask(
+            await channel.call(
                 LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self._id)])
             )
 
@@ -249,7 +243,7 @@ class ConsumerMember(Member):
         self.generation = 0
         tell = True
         while True:
-            answer = await channel.ask(self._heartbeat(tell))
+            answer = await channel.call(self._heartbeat(tell))
             if answer.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
                 self._give_up(self.owned)
                 self.generation, tell = 0, True
@@ -279,8 +273,8 @@ class ConsumerMember(Member):
             topic_partitions=owned if tell else None,
         )
 
-    async def _say_goodbye(self, channel: Channel) -> None:
-        await channel.ask(
+    async def _leave_group(self, channel: Channel) -> None:
+        await channel.call(
             ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self._id, member_epoch=-1)
         )
 
@@ -317,8 +311,8 @@ class Storm:
     async def churn(
         self, group: str, members: int, seconds: float, silently: float, rng: random.Random
     ) -> list[Member]:
-        """Members come and go, this share of them without a word. When time is over, all who are there stay,
-        and all who are not come at once."""
+        """Members come and go, this share of them without leaving the group. At the end, members that run
+        stay, and the others start at once."""
         over = time.monotonic() + seconds
 
         def at_most(longest: float) -> float:
@@ -336,7 +330,7 @@ class Storm:
         return await asyncio.gather(*(place() for _ in range(members)))
 
     async def settle(self, groups: dict[str, list[Member]], within: float) -> float:
-        """Wait until in every group all are of one mind and all partitions are owned; the seconds it took."""
+        """Wait until every group has one generation and all partitions are owned; the seconds it took."""
         began = time.monotonic()
         waiting = dict(groups)
         while waiting:
@@ -367,12 +361,12 @@ class Storm:
 async def ready(bootstrap: str, protocol: str, partitions: int) -> Storm:
     """A storm that can begin: the topic is known, and the broker coordinates groups."""
     async with Channel.open(bootstrap) as channel:
-        answer = await channel.ask(MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]))
+        answer = await channel.call(MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]))
         deadline = time.monotonic() + 20
         groups = [f"g-{number}" for number in range(200)]  # of all partitions of the topic of the offsets
         while True:
-            found = await channel.ask(FindCoordinatorRequest(coordinator_keys=groups))
-            described = await channel.ask(DescribeGroupsRequest(groups=groups))
+            found = await channel.call(FindCoordinatorRequest(coordinator_keys=groups))
+            described = await channel.call(DescribeGroupsRequest(groups=groups))
             errors = {each.error_code for each in (*found.coordinators, *described.groups)}
             if errors <= {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}:
                 return Storm(bootstrap, protocol, partitions, answer.topics[0].topic_id)
@@ -381,7 +375,7 @@ async def ready(bootstrap: str, protocol: str, partitions: int) -> Storm:
 
 
 class Probe:
-    """Writes and reads a small record every few milliseconds, and tells how long each request took."""
+    """Writes and reads a small record every few milliseconds, and reports how long each request took."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         context = multiprocessing.get_context("spawn")

@@ -10,11 +10,11 @@ An answer may be a response, `CLOSE` to hang up, or bytes to send as they are. R
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from frame_stream import FrameStream
 from ottla.protocol.apis import APIS
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.frames import parse_request_header, response_frame
@@ -78,9 +78,8 @@ class ScriptedBroker:
 
     def _serve(self, client: socket.socket) -> None:
         with client:
-            stream = client.makefile("rb")
-            while len(head := _read(stream, 4)) == 4:
-                frame = memoryview(_read(stream, struct.unpack(">i", head)[0]))
+            frames = FrameStream(client)
+            while (frame := self._next(frames)) is not None:
                 header = parse_request_header(frame)
                 api = APIS[header.api_key]
                 request = decode(api.request, header.api_version, frame, header.body_start)
@@ -98,6 +97,12 @@ class ScriptedBroker:
                     parts = response_frame(api, version, header.correlation_id, encode(answer, version))
                     answer = b"".join(bytes(part) for part in parts)
                 client.sendall(answer)
+
+    def _next(self, frames: FrameStream) -> memoryview | None:
+        try:
+            return frames.next()
+        except OSError:
+            return None
 
     def _api_versions(self, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
         low, high = self.versions[ApiVersionsRequest.api_key]
@@ -127,16 +132,3 @@ class ScriptedBroker:
         )
         node = MetadataResponseBroker(node_id=NODE, host="127.0.0.1", port=self.port)
         return MetadataResponse(brokers=[node], controller_id=NODE, topics=[topic])
-
-
-def _read(stream: Any, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        try:
-            more = stream.read(size - len(data))
-        except OSError:
-            return b""
-        if not more:
-            return b""
-        data += more
-    return data
