@@ -1,6 +1,6 @@
 """Time, handed in.
 
-Nothing in Ottla reads the machine's clock by itself: whoever needs time gets a `Clock`, so that a test
+Nothing in Ottla reads the machine's clock by itself: code that needs time gets a `Clock`, so that a test
 can move it and a simulated cluster can own it. `now_ms` is wall-clock time in the unit of the protocol
 (milliseconds since 1970) and may jump; `monotonic` is for measuring spans, in seconds, and never goes back.
 """
@@ -45,5 +45,5 @@ class ManualClock:
         self._elapsed += milliseconds / 1000
 
     def set_wall(self, now_ms: int) -> None:
-        """Somebody sets the machine's clock: the wall clock jumps, time itself does not."""
+        """Set the machine's clock: the wall clock jumps, time itself does not."""
         self._now_ms = now_ms

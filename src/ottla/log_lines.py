@@ -1,12 +1,12 @@
 """What the broker's log looks like: one printable line a record, and only so many lines about one client.
 
 `LineFormatter` is the last guard: whatever a message holds, its line has no control characters and is not
-endless, so nobody can forge a line or repaint the terminal of whoever reads the log. Tracebacks keep their
+endless, so no client can forge a line or repaint the terminal on which the log is read. Tracebacks keep their
 lines, indented, so that none of them can be taken for a record. Names that clients chose are cut where they
 are logged, by `ottla.printable.shown`; the formatter catches what was forgotten.
 
 `LineLimit` decides how many lines one client may cause: a few in each window of time, and not more than so
-many for all clients together; what was left out is counted and told at the end of the window. It is pure,
+many for all clients together; what was left out is counted and reported at the end of the window. It is pure,
 time is handed in. `ClientLog` writes by it, for the connections and handlers of a broker.
 """
 
@@ -142,7 +142,7 @@ class ClientLog:
         self.log(to, logging.INFO, client, text, *arguments)
 
     def close(self) -> None:
-        """Tell what was left out so far."""
+        """Report what was left out so far."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

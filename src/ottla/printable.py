@@ -1,7 +1,7 @@
 """Text that others chose, made fit for a log line, an error message or a terminal.
 
 Client ids, group ids, topic names and the like come from the network and may hold anything: newlines that
-forge a log line, escape sequences that repaint a terminal, 32 KB of one letter. Whoever writes such a text
+forge a log line, escape sequences that repaint a terminal, 32 KB of one letter. Code that writes such a text
 for people passes it through `shown`. What cannot be printed is written as a Python escape (`\\n`, `\\x1b`,
 `\\u202e`), so the result is one line; what is too long is cut, and the result says how long it was.
 """

@@ -51,7 +51,7 @@ class SmallDisk:
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
     if request.param == "a disk that says so":
         disk = FaultyDisk(RealDisk())
-        disk.room = 12 * MB
+        disk.free_bytes = 12 * MB
         yield SmallDisk(tmp_path, disk, disk.heal)
         return
     with small_file_system(tmp_path / "small", 16) as folder:

@@ -56,7 +56,7 @@ from ottla.cluster.image import (
     ImageDelta,
     difference,
 )
-from ottla.cluster.layout import makes_room
+from ottla.cluster.layout import frees_space
 from ottla.cluster.registration import Registration
 from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
@@ -203,7 +203,7 @@ class Broker:
 
     def _registry_in_data_folder(self) -> Registry:
         return SqliteRegistry(
-            SqliteStore(self.directory.path / REGISTRY_FILE, makes_room=makes_room), clock=self.clock
+            SqliteStore(self.directory.path / REGISTRY_FILE, frees_space=frees_space), clock=self.clock
         )
 
     async def _join_cluster(self) -> None:
@@ -235,7 +235,7 @@ class Broker:
         Where that cannot be written down now, the next start tries again.
         """
         if self.directory.may_have_lost:
-            begun = (await self.controller.begin_reigns(self.node_id)).results
+            begun = (await self.controller.raise_leader_epochs(self.node_id)).results
             refusals = [refusal for refusal in begun if isinstance(refusal, ApiError)]
             if refusals:
                 logger.error("no new leader epochs after a loss of power: %s", refusals[0].message)

@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.1
 
 
 def state_document(state: LogStatePartition | None) -> dict[str, Any]:
-    """What a partition's log adds to its JSON; nothing when the broker does not tell."""
+    """What a partition's log adds to its JSON; nothing when the broker does not report it."""
     if state is None:
         return {}
     document: dict[str, Any] = {"segments": state.segments}
@@ -108,7 +108,7 @@ def compact_now(wire: Wire, topic: MetadataResponseTopic, *, wait: bool, as_json
         compact_logs(wire, topic)
     except UnsupportedByBroker:
         raise Failure(
-            "this broker cannot be told to compact a topic: only Ottla's can",
+            "this broker does not compact topics on request: only Ottla's do",
             "Apache Kafka compacts by itself, when min.cleanable.dirty.ratio is reached.",
         ) from None
     if not wait:

@@ -1,7 +1,7 @@
 """`ottla consume`: a topic to stdout.
 
-Reads by assignment, without a group: nothing is committed and nobody else is disturbed. With --group it is a
-member of that group: it reads its share, from where the group left off, and commits what it has printed.
+Reads by assignment, without a group: nothing is committed and no other consumer is affected. With --group it
+is a member of that group: it reads its share, from where the group left off, and commits what it has printed.
 Without --follow it reads up to the end as it was when the command started, and ends; with --follow it waits
 for more.
 """
@@ -96,8 +96,8 @@ def consume(
 
     Ends at the end of the topic as it was at the start; --follow waits for more. --json is --format json:
     one object per line, which `ottla produce --format json` reads back. With --group it goes on where the
-    group left off; --from is for partitions in which the group has not read yet. Batches that hold no records
-    anybody could read are named and passed over, and the command fails at its end.
+    group left off; --from is for partitions in which the group has not read yet. Batches whose records
+    cannot be read are named and skipped, and the command fails at its end.
     """
     from ottla.cli.record_format import Layout, renderer
     from ottla.protocol.errors import ApiError, ErrorCode
@@ -209,7 +209,7 @@ def _print(
 def _other_protocol(group: str) -> Failure:
     return Failure(
         f"group {group!r} has members that do not share partitions by range or roundrobin",
-        "This command knows these two only. `ottla group describe` shows who is in the group.",
+        "This command knows these two only. `ottla group describe` shows the members of the group.",
     )
 
 

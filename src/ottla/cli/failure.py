@@ -1,7 +1,7 @@
 """How a command ends when it cannot do what it was asked.
 
 A command raises; `main` catches, prints one or two plain lines on stderr (what is wrong, what to do next) and
-exits with a code that a script can tell apart. No traceback ever reaches a person for a fault that is theirs
+exits with a code that scripts can distinguish. No traceback ever reaches a person for a fault that is theirs
 or the network's; one that does is a bug of ours.
 """
 
@@ -40,7 +40,7 @@ def usage(what: str, advice: str = "") -> Failure:
 
 
 def as_failure(error: Exception) -> Failure | None:
-    """The failure a person should read for `error`; None when it is nobody's fault but ours."""
+    """The failure a person should read for `error`; None for a bug of ours."""
     if isinstance(error, Failure):
         return error
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # the command line parser's own

@@ -127,7 +127,7 @@ def explain(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT,
 ) -> None:
-    """Tell why a group rebalanced, what moved, and why members are idle.
+    """Show why a group rebalanced, what moved, and why members are idle.
 
     The coordinator of the group remembers its last rebalances until it restarts.
     """
@@ -237,7 +237,7 @@ def delete(
                 raise _has_members(group, "be deleted")
         if not yes:
             if not sys.stdin.isatty():
-                raise usage("deleting needs --yes when nobody can be asked")
+                raise usage("deleting needs --yes when there is no terminal to ask on")
             for group in found:
                 offsets = count_text(len(committed_offsets(wire, group.group_id)), "committed offset")
                 typer.confirm(f"Delete {shown(group.group_id)} ({offsets})?", abort=True, err=True)

@@ -4,7 +4,7 @@ On a terminal a table is drawn with Rich; into a pipe the same table goes as pla
 `awk` and `diff` can work with and which costs no import. JSON is one document per command, indented for a
 terminal, and has raw numbers where the table has "1.2 MB".
 
-Names of groups, members and clients are whatever somebody chose. In tables they are escaped and cut, so that
+Names of groups, members and clients are chosen by clients. In tables they are escaped and cut, so that
 none can forge a row or repaint the screen; JSON has them whole, with control characters as `\\uXXXX`.
 """
 

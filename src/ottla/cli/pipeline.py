@@ -1,7 +1,7 @@
 """`ottla pipeline`: run, check, status, reset, compact, warm.
 
 Spark is imported inside the commands that need it, when they need it: a missing topic, a mistake in the file
-or a broker that is not there is told before Spark is started.
+or a broker that is not there is reported before Spark is started.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Launch:
 
 
 def stop_spark(spark: SparkSession) -> None:
-    """End it well; a JVM that has died cannot be told."""
+    """End it well, unless the JVM has died."""
     from py4j.protocol import Py4JError
 
     try:
@@ -140,7 +140,8 @@ def stop_spark(spark: SparkSession) -> None:
 def log_to(say: Callable[[str], None]) -> None:
     """Warnings of the pipeline go where the run is shown, and those of the bridge to Java nowhere.
 
-    The bridge logs every failure with its trace, and so does whoever fails; the stages tell it in one line.
+    The bridge logs every failure with its trace, and so does the failing code; the stages report it in one
+    line.
     """
     import logging
 
@@ -155,7 +156,7 @@ def log_to(say: Callable[[str], None]) -> None:
 
 
 def as_pipeline_failure(error: Exception, pipeline: Pipeline) -> Failure | None:
-    """What a person should read for an error of a run; None when it is nobody's fault but ours."""
+    """What a person should read for an error of a run; None for a bug of ours."""
     from ottla.pipeline.checkpoints import CheckpointError
     from ottla.pipeline.declarations import StageError
     from ottla.pipeline.running.causes import cause_of
@@ -205,7 +206,7 @@ def check_broker(pipeline: Pipeline, bootstrap: str, *, once: bool) -> None:
 
 
 def check_free(pipeline: Pipeline, folder: Checkpoints) -> None:
-    """That no other run has the stages; better told now than after Spark's start."""
+    """That no other run has the stages; better reported now than after Spark's start."""
     from ottla.pipeline.checkpoints import CheckpointError
 
     for stage in pipeline.stages:

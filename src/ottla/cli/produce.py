@@ -1,7 +1,7 @@
 """`ottla produce`: lines from stdin or files to a topic.
 
 Lines are gathered into batches while they come fast and sent within a few milliseconds when they come
-slowly, so that both a file of gigabytes and somebody typing are served well. Memory stays bounded by one
+slowly, so that both a file of gigabytes and a person typing are served well. Memory stays bounded by one
 batch buffer. Whatever was read is sent before the command ends, also at Ctrl-C.
 """
 

@@ -183,7 +183,7 @@ def _listener(option: str, address: str) -> str:
 
 
 def _load(properties: Path | None, overrides: dict[str, str]) -> BrokerConfig:
-    """The configuration, with our defaults for address and folder where nobody gave others."""
+    """The configuration, with our defaults for address and folder where none are given."""
     from ottla.config.values import BrokerConfig, ConfigError
 
     try:
@@ -201,7 +201,7 @@ def _load(properties: Path | None, overrides: dict[str, str]) -> BrokerConfig:
 
 
 def default_folder() -> Path:
-    """Where data goes when nobody says: the place for a user's data by the XDG rules."""
+    """Where data goes by default: the place for a user's data by the XDG rules."""
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "ottla" / "data"
 
@@ -262,7 +262,7 @@ def _registry_failure(error: Exception, file: Path) -> Failure:
         cause = cause.__cause__
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
     advice = {
-        sqlite3.SQLITE_FULL: "Make room on the disk.",
+        sqlite3.SQLITE_FULL: "Free some space on the disk.",
         sqlite3.SQLITE_IOERR: "Is the disk full, or failing?",
         sqlite3.SQLITE_READONLY: "May this user write to it?",
         sqlite3.SQLITE_CANTOPEN: "May this user read and write it?",

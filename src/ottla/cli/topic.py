@@ -205,7 +205,7 @@ def delete(
         found = [find_topic(wire, name) for name in dict.fromkeys(topics)]
         if not yes:
             if not sys.stdin.isatty():
-                raise usage("deleting needs --yes when nobody can be asked")
+                raise usage("deleting needs --yes when there is no terminal to ask on")
             sizes = replica_sizes(wire)
             for topic in found:
                 row = _overview(topic, sizes)
@@ -375,7 +375,7 @@ def _partition_row(partition: dict[str, Any]) -> list[str]:
 
 
 def _shape(partitions: int, replication_factor: int) -> str:
-    if partitions < 0:  # the broker is too old to tell
+    if partitions < 0:  # the broker is too old to report it
         return "done"
     return f"{count_text(partitions, 'partition')}, replication factor {replication_factor}"
 

@@ -1,9 +1,9 @@
 """From a decision to registry operations: what to write for a topic made, grown, deleted or configured, and
-for partitions that change hands.
+for partitions that get another leader.
 
 A commit is bounded, so a large topic takes several. The number of partitions in the topic's node is what
-counts (`layout`): a creation writes it last, a deletion clears it first, growth raises it last. So at every
-moment a reader sees the topic whole or not at all, and what an interrupted change leaves over is told apart.
+counts (`layout`): a creation writes it last, a deletion clears it first, growth raises it last. So a reader
+sees a topic whole or not at all at any time, and can recognise what an interrupted change has left behind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.cluster import layout
 from ottla.cluster.image import TOPIC_CONFIG, ClusterImage, ConfigResource, PartitionState, TopicImage
 from ottla.cluster.leadership import MAX_WRITE_OPERATIONS
 from ottla.cluster.registry import Create, Delete, Operation, Set
-from ottla.cluster.topic_rules import TopicPlan
+from ottla.cluster.topic_rules import PlannedTopic
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Change:
     configs: Mapping[ConfigResource, Mapping[str, str] | None] | None = None
 
 
-def creation(plan: TopicPlan) -> Change:
+def creation(plan: PlannedTopic) -> Change:
     topic, resource = plan.topic, (TOPIC_CONFIG, plan.topic.name)
     path, data = layout.topic_path(topic.name), layout.topic_data(topic.id, len(topic.partitions))
     nodes = _partition_nodes(topic, range(len(topic.partitions)))

@@ -1,7 +1,7 @@
 """How many groups may have configurations of their own.
 
 A group can be configured before it exists, as in Kafka, so nothing bounds their number but this limit: each
-configuration stays in the registry and in the image of every broker until somebody removes it. Groups with
+configuration stays in the registry and in the image of every broker until it is removed. Groups with
 very long names count several times, since the names are kept too. What is configured already may be changed
 and removed, whatever the limit is. Pure; the controller asks for each change it is about to write.
 """
@@ -23,7 +23,7 @@ class GroupConfigLimit:
 
     def __init__(self, limit: int, present: Iterable[ConfigResource]) -> None:
         self._limit = limit
-        self._room = limit - sum(_weight(name) for kind, name in present if kind == GROUP_CONFIG)
+        self._left = limit - sum(_weight(name) for kind, name in present if kind == GROUP_CONFIG)
 
     def take(self, resource: ConfigResource) -> None:
         """Count a resource that gets its first configuration. ApiError if there are too many groups."""
@@ -31,13 +31,13 @@ class GroupConfigLimit:
         if kind != GROUP_CONFIG:
             return
         weight = _weight(name)
-        if weight > self._room:
+        if weight > self._left:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
                 f"{self._limit} groups may have configurations of their own (max.configured.groups). "
                 "Remove those of groups that are not used any more, or raise the limit.",
             )
-        self._room -= weight
+        self._left -= weight
 
 
 def _weight(name: str) -> int:

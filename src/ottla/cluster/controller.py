@@ -47,8 +47,8 @@ from ottla.cluster.topic_rules import (
     ConfigCheck,
     MorePartitions,
     NewTopic,
+    PlannedTopic,
     TopicDefaults,
-    TopicPlan,
     plan_more_partitions,
     plan_topics,
 )
@@ -107,13 +107,13 @@ class Controller:
         return self.feed.current
 
     async def start(self) -> None:
-        """Stands for election once, then keeps standing by in the background. The registry is open."""
+        """Stands for election once, then stands by in the background. The registry must be open."""
         await layout.prepare(self._registry, self._rng)
         await self._campaign()
         self._follower = asyncio.create_task(self._follow(), name="controller")
 
     async def stop(self) -> None:
-        """Leaves the office to others; the registry stays open, for it is not ours."""
+        """Gives up the controllership; the registry stays open, since it belongs to the caller."""
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
@@ -144,7 +144,7 @@ class Controller:
             await self._leadership.write(batch)
 
     async def _follow(self) -> None:
-        """Stands by for the office, or in office keeps the list of brokers."""
+        """Stands by for election, or as the controller keeps the list of brokers."""
         while True:
             try:
                 term = self._leadership.term
@@ -167,7 +167,7 @@ class Controller:
                 _log.warning("the controller cannot read the registry: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - a cluster without a controller is worse than one that tries again
-                _log.exception("the controller failed; it resigns and stands again")
+                _log.exception("the controller failed; it resigns and stands for election again")
                 self._leadership.resign("it failed")
                 await asyncio.sleep(_RETRY_SECONDS)
 
@@ -201,8 +201,8 @@ class Controller:
 
     async def create_topics(
         self, requests: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> Outcome[TopicPlan]:
-        async def decide() -> list[TopicPlan | ApiError]:
+    ) -> Outcome[PlannedTopic]:
+        async def decide() -> list[PlannedTopic | ApiError]:
             plans = plan_topics(
                 requests,
                 self.image,
@@ -212,7 +212,7 @@ class Controller:
             )
             return await self._write_all(plans, creation) if not validate_only else plans
 
-        return await self._in_office(decide, len(requests))
+        return await self._as_controller(decide, len(requests))
 
     async def delete_topics(self, topics: Sequence[str | bytes]) -> Outcome[TopicImage]:
         """Deletes by name or by id (bytes); the results are the topics as they were."""
@@ -236,7 +236,7 @@ class Controller:
                     found.append(image)
             return await self._write_all(found, lambda topic: deletion(topic, self.image))
 
-        return await self._in_office(decide, len(topics))
+        return await self._as_controller(decide, len(topics))
 
     async def create_partitions(
         self, requests: Sequence[MorePartitions], *, validate_only: bool = False
@@ -257,16 +257,17 @@ class Controller:
                 else plans
             )
 
-        return await self._in_office(decide, len(requests))
+        return await self._as_controller(decide, len(requests))
 
-    async def begin_reigns(self, leader: int) -> Outcome[TopicImage]:
+    async def raise_leader_epochs(self, leader: int) -> Outcome[TopicImage]:
         """A new leader epoch for every partition that this broker leads, as its log may have lost records.
 
-        Who read what is gone learns so by the epoch (KIP-320); offsets alone would be given a second time.
+        Their offsets are given a second time. By the epoch a consumer can tell new records from lost ones
+        (KIP-320).
         The results are the topics as they were.
         """
 
-        def reigns(topic: TopicImage) -> dict[int, PartitionState]:
+        def with_next_epoch(topic: TopicImage) -> dict[int, PartitionState]:
             return {
                 index: replace(
                     state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
@@ -276,10 +277,10 @@ class Controller:
             }
 
         async def decide() -> list[TopicImage | ApiError]:
-            led: list[TopicImage | ApiError] = [t for t in self.image.topics.values() if reigns(t)]
-            return await self._write_all(led, lambda topic: reassignment(topic, reigns(topic)))
+            led: list[TopicImage | ApiError] = [t for t in self.image.topics.values() if with_next_epoch(t)]
+            return await self._write_all(led, lambda topic: reassignment(topic, with_next_epoch(topic)))
 
-        return await self._in_office(decide, 1)
+        return await self._as_controller(decide, 1)
 
     # Configuration and producer ids
 
@@ -313,10 +314,11 @@ class Controller:
                 results, lambda resource: config_change(resource, wanted[resource], self.image)
             )
 
-        return await self._in_office(decide, len(changes))
+        return await self._as_controller(decide, len(changes))
 
     async def allocate_producer_ids(self) -> tuple[int, int]:
-        """A block of producer ids that nobody ever had: the first, and how many. Durable when it returns."""
+        """A block of producer ids that were never given out: the first, and how many. Durable when it
+        returns."""
         async with self._lock:
             try:
                 node = await self._registry.get(layout.PRODUCER_IDS)
@@ -332,7 +334,7 @@ class Controller:
     async def next_producer_id(self) -> int:
         """One producer id of this broker's block; what is left of a block at the end is never used."""
         if not self._producer_ids:
-            async with self._next_block:  # of all who find it used up, one fetches the next
+            async with self._next_block:  # one of the callers that find it used up fetches the next
                 if not self._producer_ids:
                     first, count = await self.allocate_producer_ids()
                     self._producer_ids = range(first, first + count)
@@ -346,8 +348,10 @@ class Controller:
 
     # Writing
 
-    async def _in_office(self, decide: Callable[[], Awaitable[list[T | ApiError]]], items: int) -> Outcome[T]:
-        """Runs one request alone and in office; out of office every item is refused."""
+    async def _as_controller(
+        self, decide: Callable[[], Awaitable[list[T | ApiError]]], items: int
+    ) -> Outcome[T]:
+        """Runs one request alone, as the controller; without the controllership every item is refused."""
         async with self._lock:
             if self._leadership.term is None:
                 return Outcome(self.image.version, [ApiError(ErrorCode.NOT_CONTROLLER)] * items)
@@ -395,7 +399,7 @@ class Controller:
         except Unavailable as error:
             _log.error("the registry did not take a change: %s", error)
             if written:
-                self._leadership.resign("a change is half done; taking office again clears it away")
+                self._leadership.resign("a change is half done; the next election clears it away")
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The registry could not be written: {error}")
         topics: dict[str, TopicImage | None] = {}
         partitions: dict[str, Mapping[int, PartitionState]] = {}

@@ -27,7 +27,7 @@ class ImageFeed:
         return self._current
 
     def publish(self, delta: ImageDelta) -> ClusterImage:
-        """Makes the next image current and wakes whoever waits for it."""
+        """Makes the next image current and wakes the callers that wait for it."""
         self._current = self._current.apply(delta)
         self._deltas.append(delta)
         self._wake()

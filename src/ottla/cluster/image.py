@@ -1,12 +1,12 @@
 """The cluster image: everything a broker needs to know about its cluster, as one immutable value.
 
-An image says who the brokers are, which topics and partitions exist, who leads them and what is configured.
+An image holds the brokers, the topics with their partitions and leaders, and the dynamic configurations.
 It has a version. The controller makes the next image by a delta, and brokers follow by applying the same
 deltas, or by taking a whole image when they have been away too long (`feed`). Because an image never
 changes, a request handler may keep one across an `await` and still see one consistent cluster.
 
 A version is (controller epoch << 32) + a counter within that epoch: it only grows, over all controllers, and
-what a deposed controller says is older than anything its successor says.
+the versions of a deposed controller are lower than those of its successor.
 
 An applied delta costs a copy of the mappings it touches (dict copies, some ten microseconds for ten thousand
 entries) and nothing per partition that did not change.
@@ -81,9 +81,8 @@ class TopicImage:
 class ImageDelta:
     """What turns the image of version `base` into the image of `version`.
 
-    None stands for "gone". A topic that is new (or was deleted and made again, hence has a new id) stands
-    whole in `topics`; changes of partitions of a topic that stays, and partitions added to it, stand in
-    `partitions`.
+    None means removed. A topic that is new (or was deleted and made again, hence has a new id) is whole in
+    `topics`; changed and added partitions of a topic that stays are in `partitions`.
     """
 
     base: int

@@ -148,8 +148,8 @@ def epoch_data(epoch: int, write: int) -> bytes:
     return to_bytes({"epoch": epoch, "write": write})
 
 
-def makes_room(operations: Sequence[Operation]) -> bool:
-    """Whether a commit may be needed to get out of a full disk: all but one that makes topics larger."""
+def frees_space(operations: Sequence[Operation]) -> bool:
+    """Whether a commit may help to free space on a full disk: all but those that make topics larger."""
     return not any(isinstance(each, Create) and each.path.startswith(f"{TOPICS}/") for each in operations)
 
 

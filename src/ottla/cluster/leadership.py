@@ -1,13 +1,13 @@
-"""Being the controller: winning the office, writing under it, losing it.
+"""Controller election and the controller's fenced writes.
 
-One broker of a cluster is the controller and only it writes cluster state. The office is the ephemeral node
-`/controller`; the proof of holding it is `/controller_epoch`, which every commit of the controller rewrites
-under a version check. One commit takes the office (creates the node and raises the epoch), so of two racers
-exactly one wins; a controller that was replaced while it slept fails the version check on its first write
-and steps down with nothing written.
+One broker of a cluster is the controller, and only it writes cluster state. It owns the ephemeral node
+`/controller`. Its writes are fenced by `/controller_epoch`, which every commit of the controller rewrites
+under a version check. One commit wins the election (it creates the node and raises the epoch), so exactly one
+of two candidates wins. A controller that was replaced while it was suspended fails the version check on its
+first write, and resigns with nothing written.
 
-The epoch node also numbers the controller's writes. That makes an ambiguous commit easy to resolve: read the
-node, and it says whether the write of this number is in.
+The epoch node also counts the controller's writes. That makes an ambiguous commit easy to resolve: the node
+says whether the write with this number was committed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _RESOLVE_PAUSE_SECONDS = 0.2
 
 
 class NotController(Exception):
-    """This broker does not hold the office (any more); nothing was written."""
+    """This broker is not the controller (any more); nothing was written."""
 
 
 @dataclass(slots=True)
 class Term:
-    """One stay in office."""
+    """The time for which this broker is the controller, from one election on."""
 
     epoch: int
     version: int
@@ -70,14 +70,14 @@ class Leadership:
         return self._term
 
     async def campaign(self) -> Term | None:
-        """Tries to take the office once. None: somebody else holds it."""
-        office = await self._registry.find(CONTROLLER)
-        if office is not None and office.owner != self._registry.session_id:
+        """Stands for election once. None: another broker is the controller."""
+        controller = await self._registry.find(CONTROLLER)
+        if controller is not None and controller.owner != self._registry.session_id:
             return None
-        proof = await self._registry.get(CONTROLLER_EPOCH)
-        epoch = from_bytes(proof.data)["epoch"] + 1
-        operations: list[Operation] = [Set(CONTROLLER_EPOCH, epoch_data(epoch, 0), proof.version)]
-        if office is None:
+        epoch_node = await self._registry.get(CONTROLLER_EPOCH)
+        epoch = from_bytes(epoch_node.data)["epoch"] + 1
+        operations: list[Operation] = [Set(CONTROLLER_EPOCH, epoch_data(epoch, 0), epoch_node.version)]
+        if controller is None:
             operations.append(Create(CONTROLLER, to_bytes({"broker": self._broker_id}), ephemeral=True))
         try:
             await self._registry.commit(operations)
@@ -86,18 +86,18 @@ class Leadership:
         except Ambiguous:
             if not await self._holds(epoch):
                 return None
-        self._term = Term(epoch, proof.version + 1)
+        self._term = Term(epoch, epoch_node.version + 1)
         _log.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
         return self._term
 
     async def _holds(self, epoch: int) -> bool:
-        """After an ambiguous campaign: is the office ours and the epoch the one we asked for?"""
-        office = await self._registry.find(CONTROLLER)
-        proof = await self._registry.get(CONTROLLER_EPOCH)
+        """After an ambiguous election: is `/controller` ours, with the epoch we asked for?"""
+        controller = await self._registry.find(CONTROLLER)
+        epoch_node = await self._registry.get(CONTROLLER_EPOCH)
         return (
-            office is not None
-            and office.owner == self._registry.session_id
-            and from_bytes(proof.data)["epoch"] == epoch
+            controller is not None
+            and controller.owner == self._registry.session_id
+            and from_bytes(epoch_node.data)["epoch"] == epoch
         )
 
     def resign(self, why: str) -> None:
@@ -106,7 +106,7 @@ class Leadership:
             self._end_term(self._term)
 
     async def hand_over(self) -> None:
-        """Gives the office back, so that another broker need not wait for this session to end."""
+        """Resigns in the registry, so that another broker need not wait for this session to end."""
         term = self._term
         if term is not None:
             try:
@@ -120,7 +120,7 @@ class Leadership:
         self._term = None
 
     async def write(self, operations: Sequence[Operation]) -> None:
-        """Commits under the office. `NotController`: resigned; `Unavailable`: nothing written, try again."""
+        """Commits as the controller. `NotController`: resigned; `Unavailable`: nothing written, try again."""
         term = self._term
         if term is None:
             raise NotController
@@ -135,7 +135,7 @@ class Leadership:
             raise NotController from error
         except NodeError as error:
             # Either the epoch moved on, or the registry is not what this controller believes it to be. In
-            # both cases the next one in office, be it this broker again, starts by reading everything.
+            # both cases the next controller, maybe this broker again, starts by reading everything.
             self.resign(f"{type(error).__name__} at {error.path}")
             raise NotController from error
         term.writes += 1
@@ -145,16 +145,16 @@ class Leadership:
         """Returns if the write is in, raises `Unavailable` if it is not, resigns if that cannot be known."""
         for _ in range(_RESOLVE_ATTEMPTS):
             try:
-                proof = await self._registry.get(CONTROLLER_EPOCH)
+                epoch_node = await self._registry.get(CONTROLLER_EPOCH)
             except Unavailable:
                 await asyncio.sleep(_RESOLVE_PAUSE_SECONDS)
                 continue
             except SessionLost as error:
                 self.resign(str(error))
                 raise NotController from error
-            if proof.data == data and proof.version == term.version + 1:
+            if epoch_node.data == data and epoch_node.version == term.version + 1:
                 return
-            if proof.version == term.version:
+            if epoch_node.version == term.version:
                 raise Unavailable("the registry lost the commit")
             break
         self.resign("the outcome of a commit cannot be known")

@@ -1,9 +1,9 @@
 """A broker's place in the cluster: the ephemeral node `/brokers/ids/N`.
 
 While it exists the broker is a member and the controller may give it partitions. Its creation id is the
-broker's epoch: it grows with every registration, so that what an earlier life of the broker said can be told
-from what it says now. If the session is lost (the process hung for longer than the session timeout), the
-registration begins a new session and registers again, under a new epoch.
+broker's epoch: it grows with every registration, so that messages of an earlier run of the broker can be told
+from those of the present one. If the session is lost (the process hung for longer than the session timeout),
+the registration begins a new session and registers again, under a new epoch.
 """
 
 from __future__ import annotations

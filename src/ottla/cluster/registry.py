@@ -1,8 +1,8 @@
 """The registry: where a cluster keeps what must outlive its brokers, and where brokers agree.
 
-A registry is a small tree of nodes, as ZooKeeper made popular: a path holds some bytes, a version that
-grows with every change, and a creation id that grows over the whole registry, so that a node deleted and
-made again is told from the old one. This module is the port: the operations, the errors and the promises.
+A registry is a small tree of nodes, as ZooKeeper made popular: a path holds some bytes, a version that grows
+with every change, and a creation id that grows over the whole registry, so that a node deleted and made again
+can be distinguished from the old one. This module is the port: the operations, the errors and the promises.
 `sqlite_registry` keeps it for all brokers of one machine; other back ends stand beside it and pass the same
 contract suite (`tests/contract`).
 
@@ -13,9 +13,9 @@ The promises every back end keeps:
 - A registry object is one session. Nodes created ephemeral belong to it and vanish when it ends, expires,
   or its process dies. After that every call raises `SessionLost` until `renew` begins a new session.
 - A watch fires once, after the node or the set of its children changed. It may also fire for nothing (a
-  lost connection makes everything dirty), so whoever is woken reads again. Register, then read.
-- Nodes are small (at most `MAX_NODE_BYTES`) and commits are bounded (`MAX_COMMIT_OPERATIONS`): ask for
-  many things in few commits, but not for everything in one.
+  lost connection makes everything dirty), so its owner reads again when it fires. Register, then read.
+- Nodes are small (at most `MAX_NODE_BYTES`) and commits are bounded (`MAX_COMMIT_OPERATIONS`):
+  put many changes into one commit, but not all of a large request.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NodeExists(NodeError):
 
 
 class BadVersion(NodeError):
-    """The node's version is not the expected one: somebody else wrote it."""
+    """The node's version is not the expected one: another session wrote it."""
 
 
 class NotEmpty(NodeError):

@@ -1,7 +1,7 @@
-"""Who is alive on this machine: one locked file per session.
+"""Which sessions of this machine are alive: one locked file per session.
 
-A session holds an advisory lock (`flock`) on a file of its own. The kernel lets go of it the moment the
-process dies, however it dies, so that the other processes learn of a `kill -9` at their next look instead
+A session holds an advisory lock (`flock`) on a file of its own. The kernel releases it the moment the
+process dies, however it dies, so that the other processes notice a `kill -9` at their next look instead
 of waiting for a lease to run out. The lock says only "surely dead": a process that hangs keeps its lock, and
 it is the lease that ends its session (`sqlite_registry`).
 """
@@ -20,7 +20,7 @@ class SessionLocks:
         self._held: dict[int, int] = {}
 
     def hold(self, session: int) -> None:
-        """Taken before the session becomes visible to others, so that nobody finds it without its lock."""
+        """Taken before the session becomes visible, so that no process finds it without its lock."""
         self._folder.mkdir(exist_ok=True)
         fd = os.open(self._path(session), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -33,7 +33,7 @@ class SessionLocks:
     def is_dead(self, session: int) -> bool:
         """True when the holder of this session's lock is surely gone.
 
-        A missing file proves nothing (somebody may have tidied up); then the lease decides.
+        A missing file proves nothing (it may have been deleted by hand); then the lease decides.
         """
         if session in self._held:
             return False

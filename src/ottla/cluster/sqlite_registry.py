@@ -9,11 +9,11 @@ process are found by looking at the WAL file's size and time (one `stat`, no SQL
 and only if that moved by asking SQLite. With no other process around there is nothing to look for but its
 arrival, so an idle broker alone looks twice a second and writes nothing at all.
 
-How a session ends. By `close`; by the death of its process, which the kernel tells (`session_locks`); or by
-its lease: a session beats by raising a counter in its row, and whoever sees the counter stand still for the
-session timeout by its own clock removes the row and the session's nodes in one transaction. No clock is
-compared with another's, so a jump of the wall clock, a suspended laptop or a reboot ends nobody. A session
-that hung and comes back finds its row gone, and every commit checks the row: it can write nothing.
+How a session ends. By `close`; by the death of its process, which the kernel reports (`session_locks`); or by
+its lease: a session beats by raising a counter in its row, and a session that sees the counter unchanged for
+the session timeout by its own clock removes the row and the session's nodes in one transaction. No clock is
+compared with another's, so a jump of the wall clock, a suspended laptop or a reboot ends no session. A
+session that hung and comes back finds its row gone, and every commit checks the row: it can write nothing.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class SqliteStore:
         path: Path | None,
         *,
         durable: bool = True,
-        makes_room: Callable[[Sequence[Operation]], bool] = lambda operations: True,
+        frees_space: Callable[[Sequence[Operation]], bool] = lambda operations: True,
     ) -> None:
         """`path` None: in memory, gone with the last session. `durable` False: commits are not synced.
 
-        `makes_room` tells which commits may use the space that is kept back for a full disk.
+        `frees_space` says which commits may use the space that is kept back for a full disk.
         """
         self._path = path
-        self._makes_room = makes_room
+        self._frees_space = frees_space
         self._durable = durable
         self._wal = path.with_name(path.name + "-wal") if path else None
         self._wal_seen: tuple[int, int] | None = None
@@ -85,7 +85,7 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-registry")
         try:
             self._tree = await self.run(
-                SqliteTree, self._path, durable=self._durable, makes_room=self._makes_room
+                SqliteTree, self._path, durable=self._durable, frees_space=self._frees_space
             )
         except BaseException:
             self._users = 0
@@ -162,8 +162,8 @@ class SqliteStore:
         try:
             signatures = await self.run(lambda: {path: tree.signature(path) for path, _, _ in watches})
         except Unavailable as error:
-            # Whoever changed something has succeeded all the same, and may not hear that nothing happened.
-            _log.warning("cannot tell what changed, so everybody looks again: %s", error)
+            # The change itself is committed; its caller must not get an error.
+            _log.warning("cannot find out what changed, so all watches fire: %s", error)
             self.dirty_watches()
             return
         for path, signature, future in watches:
@@ -226,7 +226,7 @@ class SqliteRegistry:
             await self._store.close()
 
     async def abandon(self) -> None:
-        """Leaves as a killed process does: nothing is told, the session ends when others notice."""
+        """Leaves as a killed process does: the session ends when other sessions notice."""
         await self._stop_ticking()
         await self._store.run(self._store.tree.release_lock, self._session)
         await self._store.close()
@@ -322,7 +322,7 @@ class SqliteRegistry:
                 if not quiet and self._clock.monotonic() - self._last_beat >= beat_every:
                     await self.beat()
             except SessionLost:
-                continue  # whoever uses this session has been told
+                continue  # the users of this session get SessionLost from their calls
             except (RegistryError, OSError) as error:
                 _log.warning("the registry does not answer: %s", error)
             except Exception:  # noqa: BLE001 - without its beats the session would end, and the broker with it

@@ -2,14 +2,14 @@
 
 Synchronous and single-threaded: `SqliteTree` owns one connection and is called on one thread, the store's
 (`sqlite_registry`). Every change is one `BEGIN IMMEDIATE` transaction, so that several processes on one
-machine may share the file: whoever holds the write lock sees everything committed before.
+machine may share the file: the holder of the write lock sees everything committed before.
 
 Durability: the file is in WAL mode; `commit` runs with `synchronous=FULL`, which syncs the WAL before it
 returns, so a committed node survives power loss. Heartbeats and session rows need not survive it (a session
 does not), so they are written with `synchronous=NORMAL`, which does not sync.
 
-On a full disk a commit that may help to make room gets the space of the `reserve`, and so does a new session:
-without either nobody could delete a topic.
+On a full disk a commit that may help to free space may use the `reserve`, and so may a new session: without
+them no topic could be deleted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def unavailable(error: sqlite3.Error | OSError, where: str = "") -> Unavailable:
 
 
 def _is_full(error: BaseException) -> bool:
-    """Whether the disk had no room: SQLite says so, or it could not extend one of its files."""
+    """Whether the disk was full: SQLite says so, or it could not extend one of its files."""
     cause = error if isinstance(error, sqlite3.Error) else error.__cause__
     code = getattr(cause, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -88,14 +88,14 @@ def _is_full(error: BaseException) -> bool:
 
 class SqliteTree:
     def __init__(
-        self, path: Path | None, *, durable: bool, makes_room: Callable[[Sequence[Operation]], bool]
+        self, path: Path | None, *, durable: bool, frees_space: Callable[[Sequence[Operation]], bool]
     ) -> None:
         """Opens the file, making it if need be; None keeps the tree in memory.
 
-        `makes_room` tells which commits may use the reserve of a full disk.
+        `frees_space` says which commits may use the reserve of a full disk.
         """
         self._durable = durable and path is not None
-        self._makes_room = makes_room
+        self._frees_space = frees_space
         self._reserve = Reserve(path.with_name(path.name + ".reserve")) if path else None
         self._tried = 0
         """The number of the last transaction that was tried."""
@@ -129,7 +129,7 @@ class SqliteTree:
             raise ValueError(f"{len(operations)} operations in one commit, at most {MAX_COMMIT_OPERATIONS}")
         stats = self._with_reserve(
             lambda: self._commit(operations, session),
-            lambda: self._makes_room(operations) and not self._has_happened(self._tried),
+            lambda: self._frees_space(operations) and not self._has_happened(self._tried),
         )
         if self._reserve:
             self._reserve.hold()
@@ -232,7 +232,7 @@ class SqliteTree:
         """What a watch compares: it differs whenever the node or the set of its children changed.
 
         Creation numbers only grow, so a child made raises their maximum, and children only deleted lower
-        their count: the two together tell any two sets apart.
+        their count: the two together differ for any two sets.
         """
         node = self._one("SELECT created, version FROM nodes WHERE path = ?", (path,)) or (0, 0)
         children = self._one("SELECT count(*), max(created) FROM nodes WHERE parent = ?", (path,))
@@ -248,7 +248,7 @@ class SqliteTree:
     # Sessions
 
     def begin_session(self) -> int:
-        """A new session; dead ones are cleared away first, so that a restarted broker waits for nobody."""
+        """A new session; dead ones are cleared away first, so that a restarted broker need not wait."""
         return self._with_reserve(self._begin_session, lambda: True)
 
     def _begin_session(self) -> int:

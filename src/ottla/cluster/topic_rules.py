@@ -60,7 +60,7 @@ class MorePartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPlan:
+class PlannedTopic:
     topic: TopicImage
     configs: Mapping[str, str]
 
@@ -91,30 +91,30 @@ def plan_topics(
     defaults: TopicDefaults,
     check_configs: ConfigCheck,
     rng: random.Random,
-) -> list[TopicPlan | ApiError]:
+) -> list[PlannedTopic | ApiError]:
     """What to create for each request, or why not; in the order of the requests.
 
-    Names must be unique among the requests; whoever read them from the wire has seen to that.
+    Names must be unique among the requests; the request handler has checked that.
     """
     asked = sum(_partitions_asked(request, defaults) for request in requests)
     if asked > MAX_PARTITIONS_PER_REQUEST:
         refusal = ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         return [refusal] * len(requests)
     names = _CollisionCheck(image)
-    room = defaults.max_partitions - _counted_partitions(image, defaults)
-    plans: list[TopicPlan | ApiError] = []
+    free_partitions = defaults.max_partitions - _counted_partitions(image, defaults)
+    plans: list[PlannedTopic | ApiError] = []
     for request in requests:
         try:
             plan = _plan_topic(request, image, names, defaults, check_configs, rng)
             counted = len(plan.topic.partitions)
             if request.name == OFFSETS_TOPIC:
                 counted = max(counted - defaults.offsets_partitions, 0)
-            if counted > max(room, 0):
+            if counted > max(free_partitions, 0):
                 raise _too_many(defaults)
         except ApiError as error:
             plans.append(error)
         else:
-            room -= counted
+            free_partitions -= counted
             plans.append(plan)
     return plans
 
@@ -139,7 +139,7 @@ def _plan_topic(
     defaults: TopicDefaults,
     check_configs: ConfigCheck,
     rng: random.Random,
-) -> TopicPlan:
+) -> PlannedTopic:
     name = request.name
     if name == CLUSTER_METADATA_TOPIC:
         raise ApiError(
@@ -158,7 +158,7 @@ def _plan_topic(
         replicas = _manual_assignment(request, image)
     else:
         replicas = _automatic_assignment(request, image, defaults, rng)
-    return TopicPlan(TopicImage(name, random_id(rng), tuple(_first_states(replicas))), configs)
+    return PlannedTopic(TopicImage(name, random_id(rng), tuple(_first_states(replicas))), configs)
 
 
 def _manual_assignment(request: NewTopic, image: ClusterImage) -> list[tuple[int, ...]]:

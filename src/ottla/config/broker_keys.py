@@ -1,4 +1,4 @@
-"""The keys of a broker that Ottla acts on, or will once the room they belong to is built (`unused` until then).
+"""The keys of a broker that Ottla acts on, or will once the package they belong to is built (`unused` until then).
 
 Names, types and ranges are those of Apache Kafka 4.3, and so are the defaults but for these: `node.id` is 1,
 `log.dir` is a folder of the user's own, limits that Kafka leaves open are finite, and socket buffers and the listen
@@ -37,7 +37,7 @@ max.records.per.batch                 INT     1000000      >=1   cluster-wide
 max.connections                       INT     10000        >=1   cluster-wide
     Most connections at one time; more are closed at once.
 max.connections.per.ip                INT     8000         >=0   cluster-wide
-    Most connections at one time from one address. 0 only beside overrides that let somebody in; a change at run time may not shut out whoever asks for it.
+    Most connections at one time from one address. 0 only beside overrides that admit some address; a change at run time may not lock out the client that requests it.
 max.connections.per.ip.overrides      STRING  ''           -     cluster-wide
     Other limits for some addresses: address:limit,address:limit.
 max.connection.creation.rate          INT     2147483647   >=0   cluster-wide unused
@@ -47,11 +47,11 @@ connections.max.idle.ms               LONG    600000       -
 queued.max.request.bytes              LONG    268435456    @not-zero
     Memory for requests that are being read or answered; beyond it no more is read until some is done. An eighth of it (at least 4 MB) besides for batches that wait to be opened; beyond it producers are told to try again. As much again for answers that clients do not take; beyond it the slowest are cut off. -1 for no limit.
 client.memory.max.bytes               LONG    -1           >=-1  cluster-wide
-    Memory for what clients make the broker keep: unfinished frames, fetch sessions, members of groups. When it is full, what has been idle for longest is dropped; what then finds no room is refused until there is some. -1 for as much as queued.max.request.bytes. Ottla's own key.
+    Memory for what clients make the broker keep: unfinished frames, fetch sessions, members of groups. When it is full, what has been idle for longest is dropped; what then does not fit is refused until memory is free. -1 for as much as queued.max.request.bytes. Ottla's own key.
 client.memory.max.bytes.per.ip        LONG    -1           >=-1  cluster-wide
-    The share of one client address in client.memory.max.bytes. It counts only when all of it is used: then addresses above their share have to make room first. -1 for a half. Ottla's own key.
+    The share of one client address in client.memory.max.bytes. It counts only when all of it is used: then what addresses above their share hold is dropped first. -1 for a half. Ottla's own key.
 max.partitions                        INT     20000        >=1   cluster-wide
-    Most partitions in the cluster. Those of __consumer_offsets (offsets.topic.num.partitions) do not count, so that groups always have room. Ottla's own key.
+    Most partitions in the cluster. Those of __consumer_offsets (offsets.topic.num.partitions) do not count, so that groups can always be created. Ottla's own key.
 max.configured.groups                 INT     10000        >=0   cluster-wide
     Most groups with configurations of their own; they need not exist. Names of more than 250 characters count several times. What is configured already can always be changed and removed. Ottla's own key.
 max.request.partition.size.limit      INT     2000         >=1
@@ -119,7 +119,7 @@ log.index.interval.bytes              INT     4096         >=0   cluster-wide
 log.segment.delete.delay.ms           LONG    60000        >=0   cluster-wide high
     How long a deleted segment stays on disk, for readers that are still busy with it.
 log.preallocate                       BOOLEAN false        -     cluster-wide unused
-    Reserve a new segment's whole size on disk. Without effect: room is set aside as a segment grows.
+    Reserve a new segment's whole size on disk. Without effect: space is reserved as a segment grows.
 
 log.dir.min.free.bytes                LONG    -1           >=-1  cluster-wide
     Bytes of the disk that producers may not fill, so that the broker can still work; they are refused until there
@@ -207,7 +207,7 @@ auto.leader.rebalance.enable          BOOLEAN true         -     high unused
 leader.imbalance.check.interval.seconds  LONG  300         >=1   high unused
     How often leadership is looked at for auto.leader.rebalance.enable.
 broker.heartbeat.interval.ms          INT     2000         -     unused
-    How often a broker tells the controller that it lives.
+    How often a broker sends a heartbeat to the controller.
 broker.session.timeout.ms             INT     9000         -     unused
     A broker that has been silent so long counts as dead.
 controlled.shutdown.enable            BOOLEAN true         -     unused

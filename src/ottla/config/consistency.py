@@ -31,7 +31,7 @@ def find_problems(values: Values, settings: Mapping[str, str]) -> list[str]:
 
 
 def resolve(values: dict[str, Any], settings: Mapping[str, str]) -> None:
-    """Fill in what follows from other keys: the two names of the node id, and room for a whole request."""
+    """Fill in what follows from other keys: the two names of the node id, and memory for a whole request."""
     if "broker.id" in settings and "node.id" not in settings:
         values["node.id"] = values["broker.id"]
     values["broker.id"] = values["node.id"]

@@ -1,8 +1,8 @@
-"""What DescribeConfigs tells: each key with its value, where that comes from, and what else could set it.
+"""The answer of DescribeConfigs: each key with its value, where that comes from, and what else could set it.
 
 A topic's value comes from the topic, else from its broker; a broker's from what clients have set for it, for
 all brokers, from its static configuration, or is the default. All of these are a key's layers, the one in
-force first. Secrets are told without their value.
+force first. Secrets are listed without their value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.config.values import BrokerConfig, Layer, Source
 
 
 class Entry:
-    """One key as it is told. `layers` are all places with a value, the strongest first."""
+    """One key as it is listed. `layers` are all places with a value, the strongest first."""
 
     __slots__ = ("doc", "layers", "name", "read_only", "sensitive", "source", "type", "value")
 
@@ -77,7 +77,7 @@ def describe_broker(broker: BrokerConfig, names: Names = None) -> list[Entry]:
     entries = [_broker_entry(broker, key) for key in _wanted(BROKER_KEYS, names, broker.set_names)]
     for name in broker.unknown:
         if not names or name in names:
-            # Nobody knows whether the value of such a key is a secret.
+            # It is unknown whether the value of such a key is a secret.
             layers: list[Layer] = [(name, None, Source.STATIC)]
             entries.append(
                 Entry(name, None, layers, kind=Type.UNKNOWN, doc="", read_only=True, sensitive=True)

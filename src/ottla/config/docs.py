@@ -30,16 +30,16 @@ A broker reads its configuration at start from, the strongest first,
 2. the environment: `OTTLA_LOG_RETENTION_HOURS=72` (the key in capitals, `_` for each dot, behind `OTTLA_`),
 3. a file in Java's properties format: `ottla serve --config server.properties`.
 
-A key that nobody knows is ignored with a warning that names the nearest one. A value that is not allowed
-stops the start, and all such values are told at once, each with its reason.
+An unknown key is ignored with a warning that names the nearest one. A value that is not allowed
+stops the start, and all such values are reported together, each with its reason.
 
 While the broker runs, clients change settings with AlterConfigs and IncrementalAlterConfigs
 (`ottla topic alter`, `kafka-configs.sh`, the admin calls of any Kafka client). A change is in force when the
 answer arrives, on the broker that gave it. For brokers the column *changes* says what is possible: `-` is
 only at start, *broker* is for one broker, *cluster* is for one broker or for all of them. The stronger value
 counts: that of the one broker, then that of all brokers, then what was read at start. With one exception:
-what the command line gives at start wins over values that were set at run time before, until somebody sets
-another value. So a broker whose stored limits let nobody in is reached again with
+what the command line gives at start wins over values that were set at run time before, until
+another value is set. So a broker whose stored limits admit no client is reached again with
 `ottla serve --set max.connections.per.ip=100`. Topic keys can always change; a topic that has no value takes
 the one of the broker key named beside it.
 

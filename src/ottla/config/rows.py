@@ -7,7 +7,7 @@
 
 `default` is `null` for none and `''` for empty. `allowed` is `-` (anything), `>=1`, `1..9`, `a|b|c` (one of),
 `~a|b` (one of, in any case), `[a,b]` (a list of these) or the name of a rule with a `@`. The line with the
-arrow, only for topic and group keys, names the broker keys that stand in. The mark `unused` tells that the
+arrow, only for topic and group keys, names the broker keys that stand in. The mark `unused` says that the
 key has no effect, `internal` hides it.
 """
 

@@ -52,7 +52,7 @@ index.interval.bytes            INT     4096        >=0
     Bytes of log between two entries of the offset index: fewer find records faster, more save space. More than 65536 count as 65536, so that no search takes long (Kafka follows any number).
 preallocate                     BOOLEAN false       -            unused
     <- log.preallocate
-    Reserve a new segment's whole size on disk. Without effect: room is set aside as a segment grows.
+    Reserve a new segment's whole size on disk. Without effect: space is reserved as a segment grows.
 internal.segment.bytes          INT     null        >=1          internal
     Segment size below what segment.bytes allows, for tests; it counts instead of segment.bytes.
 

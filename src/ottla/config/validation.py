@@ -74,9 +74,10 @@ def validate_broker_config(overrides: Mapping[str, str], *, cluster_wide: bool) 
 
 
 def check_lets_in(config: Values, address: str) -> None:
-    """Raise `ApiError(INVALID_REQUEST)` when a broker with this configuration lets nobody in from `address`.
+    """Raise `ApiError(INVALID_REQUEST)` when a broker with this configuration admits no client from
+    `address`.
 
-    Whoever changes the limits must be able to change them back.
+    The client that changes the limits must be able to change them back.
     """
     overrides = parse_address_limits(config["max.connections.per.ip.overrides"])
     if not overrides.get(address, config["max.connections.per.ip"]):

@@ -8,7 +8,7 @@ before this start (`over_stored`): so an operator can always get in. A topic tak
 it has none, those of its broker (`topic_config`).
 
 `BrokerConfig` never changes: each change of dynamic values makes a new one. All that can be wrong with static
-values is found before anything starts, and told at once (`ConfigError`).
+values is found before anything starts, and reported together (`ConfigError`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class BrokerConfig:
         self.settings = settings
         """What was set at start, as text."""
         self.unknown = unknown
-        """What was set at start under names that nobody knows."""
+        """What was set at start under unknown names."""
         self.warnings = warnings
         self._static_values = static_values
         self._values = static_values
@@ -211,7 +211,7 @@ class BrokerConfig:
 
     @property
     def set_names(self) -> frozenset[str]:
-        """Every key that somebody has set, at start or since."""
+        """Every key that was set, at start or since."""
         return frozenset().union(self.settings, self._cluster, self._broker)
 
     @property
@@ -226,7 +226,7 @@ class BrokerConfig:
         return layers[0][2] if layers else Source.DEFAULT
 
     def is_default(self, name: str) -> bool:
-        """True when nobody has set `name`, neither at start nor since."""
+        """True when `name` was not set, neither at start nor since."""
         return name not in self.set_names
 
     def layers(self, name: str) -> list[Layer]:

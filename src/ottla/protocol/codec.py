@@ -1,4 +1,4 @@
-"""Bytes to messages and back: the functions everybody else calls.
+"""Bytes to messages and back: the functions that other packages call.
 
 `decode` and `encode` look up the code that is made for a message and version, which happens once, on first
 use, in about a millisecond. Decoding knows one failure, `Malformed`, whatever the bytes are. Encoding fails

@@ -61,7 +61,7 @@ def write_varint(value: int) -> bytes:
 
 
 def skip_tags(view: memoryview, position: int, count: int, end: int) -> int:
-    """Step over `count` tagged fields that nobody here knows; gives the position after them."""
+    """Step over `count` unknown tagged fields; returns the position after them."""
     if count > MAX_TAGS:
         raise Malformed(f"more than {MAX_TAGS} tagged fields")
     last = -1

@@ -140,8 +140,8 @@ def open_body(codec: int, data: Buffer, max_size: int) -> tuple[bytes | mmap, in
         return body, len(body)
     mapped = mmap(-1, most + 1)  # one byte more tells "exactly full" from "there is more"
     try:
-        with memoryview(mapped) as room:
-            size = _decompress_to(codec, memoryview(data), room)
+        with memoryview(mapped) as target:
+            size = _decompress_to(codec, memoryview(data), target)
     except BaseException:
         mapped.close()
         raise
@@ -151,22 +151,22 @@ def open_body(codec: int, data: Buffer, max_size: int) -> tuple[bytes | mmap, in
     return mapped, size
 
 
-def _decompress_to(codec: int, data: memoryview, room: memoryview) -> int:
-    """Decompress into `room`; how many bytes that are, or more than `room` allows when it is too small."""
+def _decompress_to(codec: int, data: memoryview, target: memoryview) -> int:
+    """Decompress into `target`; the number of bytes, or at least the size of a `target` too small."""
     if codec == Codec.GZIP:
-        return _gzip_to(data, room)
+        return _gzip_to(data, target)
     if codec == Codec.SNAPPY:
-        return _snappy_to(data, room)
+        return _snappy_to(data, target)
     library = cramjam.lz4 if codec == Codec.LZ4 else cramjam.zstd
     try:
-        return int(library.decompress_into(data, room))
+        return int(library.decompress_into(data, target))
     except (cramjam.DecompressionError, ValueError, OSError) as error:
         if str(error) == _output_full():
-            return len(room)
+            return len(target)
         raise CompressionError(f"{Codec(codec).label}: {error}") from error
 
 
-def _gzip_to(data: memoryview, room: memoryview) -> int:
+def _gzip_to(data: memoryview, target: memoryview) -> int:
     position = size = members = 0
     try:
         while position < len(data):
@@ -180,10 +180,10 @@ def _gzip_to(data: memoryview, room: memoryview) -> int:
                     if not pending:
                         raise CompressionError("gzip: the data is cut off")
                     position += len(pending)
-                if size == len(room):
+                if size == len(target):
                     return size
-                piece = member.decompress(pending, min(_STEP, len(room) - size))
-                room[size : size + len(piece)] = piece
+                piece = member.decompress(pending, min(_STEP, len(target) - size))
+                target[size : size + len(piece)] = piece
                 size += len(piece)
                 pending = member.unconsumed_tail
             position -= len(member.unused_data)
@@ -192,12 +192,12 @@ def _gzip_to(data: memoryview, room: memoryview) -> int:
     return size
 
 
-def _snappy_to(data: memoryview, room: memoryview) -> int:
+def _snappy_to(data: memoryview, target: memoryview) -> int:
     size = 0
     for block, declared in _snappy_blocks(data):
-        if size + declared > len(room):
-            return len(room)
-        _raw_snappy_to(block, room[size : size + declared])
+        if size + declared > len(target):
+            return len(target)
+        _raw_snappy_to(block, target[size : size + declared])
         size += declared
     return size
 
@@ -313,7 +313,7 @@ def _declared_snappy(block: memoryview) -> int:
 
 
 def _raw_snappy_to(block: memoryview, out: bytearray | memoryview) -> None:
-    """Decompress a raw block into exactly its room."""
+    """Decompress a raw block into memory of exactly its size."""
     if not len(out):
         return
     try:

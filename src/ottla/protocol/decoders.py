@@ -11,7 +11,7 @@ They meet bytes from anywhere, so each of them keeps these rules:
   The contents of strings and bytes take as much as they did on the wire; strings with wide characters pay for
   the rest. A request that overdraws its allowance is Malformed.
 
-Responses pay nothing: whoever reads one has chosen the broker it comes from.
+Responses pay nothing: a client has chosen the broker that it reads them from.
 
 Each function can be written in three ways: plain; as a generator that pauses after every few kilobytes
 (`sliced`), so that a large request does not keep the event loop from its other work; and plain for requests

@@ -1,9 +1,9 @@
 """The one table of errors: every code a Kafka 4.3 broker may answer with, its name, and what it means.
 
-A broker tells a client what went wrong with a number of two bytes in the response. The number decides what
+A broker reports what went wrong with a number of two bytes in the response. The number decides what
 the client does next: it retries the retriable ones (after a look at fresh metadata, where the leader may have
 moved) and hands all others to its user. Codes and the retriable flag are Kafka's, for they are part of the
-protocol; the texts are ours and go where a response has room for a message.
+protocol; the texts are ours and are sent where a response has a field for a message.
 
 `ApiError` carries such a code through our own code, from the place that finds the fault to the handler that
 writes it into the response.

@@ -4,7 +4,7 @@
               | tagged fields, if the version is flexible | body
     response  int32 size | int32 correlation id | tagged fields, if the version is flexible | body
 
-The size counts what follows it. Whoever reads from a socket deals with it; the functions here that take a
+The size counts what follows it. `framing` deals with it; the functions here that take a
 frame take it without its size. The client id is an old-style string in every version, so that any broker can
 read the header of any request. The response to ApiVersions never has tagged fields, so that any client can
 read it.
@@ -41,7 +41,7 @@ class RequestHeader(NamedTuple):
 
 class UnsupportedVersion(Exception):
     """An api key or version that is not in our table. `header` is what could be read: its `body_start` is 0,
-    since nobody can know how the header of an unknown version ends."""
+    since the end of the header of an unknown version is unknown."""
 
     def __init__(self, header: RequestHeader) -> None:
         super().__init__(f"api key {header.api_key} version {header.api_version} is not supported")

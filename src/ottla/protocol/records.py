@@ -1,13 +1,13 @@
 """Opening and making record batches: for tools, tests, compaction and the topics that demand it.
 
-The broker passes batches through unopened. Only who must look inside comes here: a topic with its own
+The broker passes batches through unopened. Only code that must look inside comes here: a topic with its own
 `compression.type` has its batches compressed anew, `ottla consume` and `ottla log inspect` show records,
 the coordinators read and write their own. The header is `batches`, the loops over records are `varints`,
 the compressions are `compression`; this file puts them together.
 
 Three kinds of input trouble come out: `InvalidRecords` for records that are not what the header promises,
 `CompressionError` for data that cannot be decompressed within the size allowed, and nothing else. The CRC is
-not looked at here; who reads bytes from the network or a disk checks it first with `batches.crc_matches`.
+not looked at here; the reader of bytes from the network or a disk checks it first with `batches.crc_matches`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
         acks: int = int16()
 
 A declaration says all there is to know about a message: which versions have a field, where it may be null,
-whether it travels as a tagged field, what it is when nobody says otherwise. `compiler.py` turns it into code.
+whether it travels as a tagged field, what its default is. `compiler.py` turns it into code.
 "0+" means from version 0 on, "3-8" both ends included, "7" that version only.
 
 For the user a message is a plain object: fields by keyword when it is made, every one with Kafka's default,
@@ -102,8 +102,8 @@ FIXED = {
 }
 
 
-# The functions below are what stands on the right of a field. They return a Field and say, to whoever checks
-# types, that they return the field's value: so `index: int = int32()` is checked like any other assignment.
+# The functions below are what stands on the right of a field. They return a Field and tell the type checker
+# that they return the field's value: so `index: int = int32()` is checked like any other assignment.
 
 
 def boolean(default: bool = False, *, versions: str = "0+", tag: int | None = None) -> bool:
@@ -295,7 +295,7 @@ class Response(Message):
 
 
 class Data(Message):
-    """A message within a message or within a record: what members tell each other through the broker, what
+    """A message within a message or within a record: what members send each other through the broker, what
     coordinators keep in their log. Decoded as carefully as a request, and bytes behind it are passed over:
     they are fields of a later version."""
 
@@ -315,7 +315,7 @@ def shared_default(cls: type[Struct]) -> Struct:
 
 
 def default_of(field: Field) -> Any:
-    """What `field` is when nobody sets it; arrays give a new list each time."""
+    """The default of `field`; arrays give a new list each time."""
     if field.kind == "array":
         return None if field.default is None else []
     if field.kind == "struct" and field.nullable == NO_VERSIONS:
@@ -349,7 +349,7 @@ def _make_init(cls: type[Struct]) -> Callable[..., None]:
 
 
 def _short(value: object) -> str:
-    """Values for a repr; long bytes and records by their size, for nobody reads a megabyte."""
+    """Values for a repr; long bytes and records by their size."""
     if isinstance(value, bytes | bytearray | memoryview) and len(value) > 32:
         return f"<{len(value)} bytes>"
     return repr(value)

@@ -31,7 +31,8 @@ def range_shares(subscriptions: Subscriptions, partitions: Mapping[str, int]) ->
 
 
 def roundrobin_shares(subscriptions: Subscriptions, partitions: Mapping[str, int]) -> Shares:
-    """All partitions of all topics dealt out like cards; who does not want a topic is passed over."""
+    """All partitions of all topics assigned round robin; members that do not subscribe to a topic are
+    skipped."""
     shares: Shares = {member: {} for member in subscriptions}
     members = sorted(subscriptions)
     turn = 0

@@ -7,8 +7,8 @@
 A chunk is the records of one batch, so memory stays at one fetch response and one opened batch, however long
 the topic is. Every leader has one fetch on its way at any time, and whichever answers first is read first.
 The reader stops at `stop` when it is given and otherwise waits for more, for ever. Leaders that move and
-brokers that go away for a while are waited for; what retention removed under the reader's feet is skipped and
-said through `notice`.
+brokers that go away for a while are waited for; what retention removes before it is read is
+skipped and reported through `notice`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Consumer:
     ) -> None:
         """`between` is called before each round of fetches, when all records so far have been taken.
 
-        A broker stores batches unopened, so one may come as it was written and hold no records that anybody
-        can read. That is an error (`UnreadableBatch`); with `skip` it is told there, and reading goes on.
+        A broker stores batches unopened, so one may come as it was written and hold records that cannot be
+        read. That is an error (`UnreadableBatch`); with `skip` it is reported there, and reading goes on.
         """
         self.wire = wire
         self.topic = topic
@@ -113,7 +113,7 @@ class Consumer:
                 patience.pause(error)
 
     def done(self, partition: int, next_offset: int) -> None:
-        """For those who read in a group: see GroupConsumer. Without one nobody keeps how far we are."""
+        """Overridden where a group keeps the position: see GroupConsumer."""
 
     def _unfinished(self) -> list[int]:
         if self.stop is None:
@@ -188,10 +188,10 @@ class Consumer:
     ) -> Iterator[tuple[int, list[Record]]]:
         partition = data.partition_index
         aborted = sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or [])
-        doomed: set[int] = set()
+        aborted_producers: set[int] = set()
         for position, header in in_order(records, data.high_watermark):
             while aborted and aborted[0][0] <= header.last_offset:
-                doomed.add(aborted.pop(0)[1])
+                aborted_producers.add(aborted.pop(0)[1])
             offset = self.positions[partition]
             if header.next_offset <= offset:
                 continue
@@ -199,9 +199,9 @@ class Consumer:
             self.positions[partition] = header.next_offset
             if header.is_control:
                 if self.read_committed and _is_abort(self._open(partition, records, position, header)):
-                    doomed.discard(header.producer_id)
+                    aborted_producers.discard(header.producer_id)
                 continue
-            if header.is_transactional and self.read_committed and header.producer_id in doomed:
+            if header.is_transactional and self.read_committed and header.producer_id in aborted_producers:
                 continue
             try:
                 opened = self._open(partition, records, position, header)

@@ -1,9 +1,10 @@
-"""The batches of a fetch answer, with what can be told about their order.
+"""The batches of a fetch answer, with what can be checked about their order.
 
-A batch's base offset and length stand before its CRC, so a checksum does not tell that they were damaged; and
+A batch's base offset and length stand before its CRC, so a checksum does not show that they were damaged; and
 a broker sends its files without looking at every batch in them. A reader that believed such an offset would
-skip records, or end early, and report success. What a reader can tell: offsets rise from batch to batch, also
-to the one that is cut off at the end of the answer, and lie below the high watermark that came with them.
+skip records, or end early, and report success. What a reader can check: offsets rise from batch to batch,
+also to the one that is cut off at the end of the answer, and lie below the high watermark that came with
+them.
 """
 
 from __future__ import annotations

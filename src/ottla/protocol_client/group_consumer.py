@@ -71,7 +71,7 @@ class Membership:
         self.member_id = ""
         self.generation = -1
         self._watched: dict[str, int] | None = None
-        """What the leader has shared out: topics and their partitions. None when somebody else leads."""
+        """What the leader has shared out: topics and their partitions. None when another member leads."""
         self._beat_at = self._checked_at = 0.0
 
     def join(self) -> list[int]:
@@ -112,10 +112,11 @@ class Membership:
         try:
             return self._count_partitions(watched) != watched
         except BrokerUnreachable:
-            return False  # not known now; the next look will tell
+            return False  # not known now; the next check will show
 
     def leave(self) -> None:
-        """Go, so that the others need not wait for the session timeout. Silent if nobody can be told."""
+        """Leave, so that the others need not wait for the session timeout; no error if no broker can be
+        reached."""
         if not self.member_id:
             return
         request = LeaveGroupRequest(
@@ -230,8 +231,8 @@ class GroupConsumer:
         notice: Callable[[str], None] = lambda text: None,
         skip: Callable[[str], None] | None = None,
     ) -> None:
-        """`begin` tells where to start in partitions for which the group has committed nothing. `skip` is
-        told of batches that nobody can read, see `Consumer`."""
+        """`begin` says where to start in partitions for which the group has committed nothing. `skip` is
+        called with batches that cannot be read, see `Consumer`."""
         self.wire = wire
         self.topic = topic
         self.member = Membership(wire, group_id, topic)
@@ -309,7 +310,7 @@ class GroupConsumer:
             self.member.beat()
 
     def _between(self) -> None:
-        """All that was read so far has been taken by the caller, who asks for more."""
+        """All that was read so far has been taken by the caller, which asks for more."""
         if self._reader is not None:
             self._done.update(self._reader.positions)
         self.member.beat()

@@ -100,7 +100,7 @@ def commit_offsets(
 
 
 def delete_offsets(wire: Wire, group_id: str, places: Iterable[Place]) -> None:
-    """Forget what the group has committed for these partitions; nobody may be reading their topics."""
+    """Forget what the group has committed for these partitions; no member may be reading their topics."""
     request = OffsetDeleteRequest(
         group_id=group_id,
         topics=[

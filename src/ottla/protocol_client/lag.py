@@ -53,7 +53,7 @@ def records_behind(committed: int | None, end: int | None) -> int | None:
 
 
 def seconds_behind(records: int | None, oldest_unread_ms: int | None, now_ms: int) -> float | None:
-    """0 for who has read everything. A clock that runs ahead of ours makes no negative ages."""
+    """0 for a group that has read everything. A clock that runs ahead of ours makes no negative ages."""
     if records == 0:
         return 0.0
     if records is None or oldest_unread_ms is None or oldest_unread_ms < 0:

@@ -1,5 +1,5 @@
-"""What the brokers tell of a topic's logs, and the order to compact them. Only Ottla's brokers do; see the
-messages `log_state`."""
+"""What the brokers report about a topic's logs, and the order to compact them. Only Ottla's brokers do; see
+the messages `log_state`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker, W
 
 @dataclass
 class LogStates:
-    """By partition, of the leaders' logs; without those whose broker does not tell."""
+    """By partition, of the leaders' logs; without those whose broker does not report it."""
 
     partitions: dict[int, LogStatePartition] = field(default_factory=dict)
     refusing: list[tuple[int, int, int]] = field(default_factory=list)  # broker, bytes free, bytes kept back

@@ -1,12 +1,12 @@
-"""A small blocking client: requests in, responses out, to whichever broker they belong.
+"""A small blocking client: sends requests to the brokers they belong to, and returns the responses.
 
     with Wire("127.0.0.1:9092") as wire:
         response = wire.call(MetadataRequest(topics=None))
 
 `Wire` keeps one connection per broker and opens it on first use. It learns the brokers and leaders from
-Metadata and gives every request a time limit. It does not hide the protocol: whoever calls it builds the
-request and reads the response. `produce.py` and `consume.py` stand on it, and so do the commands of the
-`ottla` tool and many tests. It needs nothing but the standard library and our own protocol room.
+Metadata and gives every request a time limit. It does not hide the protocol: the caller builds the
+request and reads the response. `produce.py` and `consume.py` use it, and so do the commands of the `ottla`
+tool and many tests. It needs nothing but the standard library and `ottla.protocol`.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Wire:
                 raise BrokerUnreachable(
                     error.address,
                     error.reason,
-                    f"Broker {node} told us this address. "
+                    f"Broker {node} advertised this address. "
                     "If it is not meant for this machine, change advertised.listeners of the broker.",
                 ) from None
             self._connections[address] = connection

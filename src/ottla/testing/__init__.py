@@ -7,8 +7,8 @@
 
 It is the broker that `ottla serve` runs, on a thread of this process, with its log in a temporary folder, so
 what a test sees is what production does. The pytest plugin gives the same as fixtures; docs/testing.md shows
-all of it. This module stays cheap to import: the plugin is loaded in every pytest run of whoever installed
-Ottla, so the broker itself is imported when the first one starts.
+all of it. This module stays cheap to import: the plugin is loaded in every pytest run where Ottla
+is installed, so the broker itself is imported when the first one starts.
 """
 
 from __future__ import annotations

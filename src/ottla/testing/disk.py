@@ -87,7 +87,7 @@ class MemoryFile:
         return self.read_into(position, buffer)
 
     def reserve(self, position: int, size: int) -> None:
-        """Memory needs no room set aside."""
+        """Memory needs no reserved space."""
 
     def truncate(self, size: int) -> None:
         content = self._node.data
@@ -284,14 +284,14 @@ class MemoryDisk:
 class FaultyDisk:
     """Another disk, with faults.
 
-    `room` is how many bytes may still be added before it is full (None: it never is); a write that does not
-    fit is done as far as it fits. `fail` makes one kind of operation fail, `heal` takes all faults back.
+    `free_bytes` is how many bytes may still be added before it is full (None: it never is); a write that does
+    not fit is done as far as it fits. `fail` makes one kind of operation fail, `heal` takes all faults back.
     `slow_down` makes it take its time: for writes, and for reads of files that are not in memory.
     """
 
-    def __init__(self, disk: Disk, room: int | None = None) -> None:
+    def __init__(self, disk: Disk, free_bytes: int | None = None) -> None:
         self._disk = disk
-        self.room = room
+        self.free_bytes = free_bytes
         self.writes = 0  # how many times bytes were written
         self._faults: dict[str, tuple[int, str]] = {}
         self.before_write: Callable[[Path], None] | None = None
@@ -325,7 +325,7 @@ class FaultyDisk:
 
     def heal(self) -> None:
         self._faults.clear()
-        self.room = None
+        self.free_bytes = None
         self.slow_down()
 
     def check(self, operation: str, path: Path) -> None:
@@ -340,15 +340,15 @@ class FaultyDisk:
             self.before_write(path)
         self.check("write", path)
         growth = wanted - size
-        if self.room is None or growth <= 0:
+        if self.free_bytes is None or growth <= 0:
             return wanted
-        fits = min(growth, self.room)
-        self.room -= fits
+        fits = min(growth, self.free_bytes)
+        self.free_bytes -= fits
         return size + fits
 
     def shrink(self, size: int) -> None:
-        if self.room is not None and size > 0:
-            self.room += size
+        if self.free_bytes is not None and size > 0:
+            self.free_bytes += size
 
     def full(self, path: Path) -> OSError:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -420,7 +420,7 @@ class FaultyDisk:
 
     def space(self, folder: Path) -> tuple[int, int]:
         total, free = self._disk.space(folder)
-        return total, free if self.room is None else self.room
+        return total, free if self.free_bytes is None else self.free_bytes
 
 
 class _FaultyFile:
@@ -470,7 +470,10 @@ class _FaultyFile:
 
     def reserve(self, position: int, size: int) -> None:
         self._faults.check("reserve", self.path)
-        if self._faults.room is not None and self._faults.room < position + size - self._file.size:
+        if (
+            self._faults.free_bytes is not None
+            and self._faults.free_bytes < position + size - self._file.size
+        ):
             raise self._faults.full(self.path)
         self._file.reserve(position, size)
 

@@ -172,7 +172,7 @@ class InProcessBroker:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within this block the broker answers nobody, as a machine that hangs: for tests of timeouts."""
+        """Within this block the broker answers no client, as a machine that hangs: for tests of timeouts."""
         loop = self._loop
         if loop is None:
             raise RuntimeError("the broker does not run")

@@ -1,8 +1,8 @@
 """A network that can be cut: a relay before a broker, which holds back, loses or breaks what passes through.
 
     with ottla.testing.broker(network=True) as broker:
-        ...                          # clients connect to broker.bootstrap_servers, and are told no other
-        broker.network.cut()         # nothing passes any more, and nobody is told
+        ...                          # clients connect to broker.bootstrap_servers, and get no other address
+        broker.network.cut()         # nothing passes any more, and neither side is told
         broker.network.mend()
 
 It needs no rights: both of its ends are ordinary sockets of this machine.
@@ -62,7 +62,7 @@ class Network:
             self._cut = True
 
     def lose_answers(self) -> None:
-        """Requests arrive and are obeyed, but nobody hears of it."""
+        """Requests arrive and are carried out, but their responses are lost."""
         with self._changed:
             self._loses_answers = True
 

@@ -1,10 +1,10 @@
 """A port that stays ours while the broker that listens on it is down.
 
 Tests stop brokers and start them again at the same address. In between the kernel may give the port to
-anybody, most likely to a client that tries to reach the missing broker: on the loopback a connection from
+any process, most likely to a client that tries to reach the missing broker: on the loopback a connection from
 the port to itself succeeds, and the broker finds its address taken. So the port is held by a socket that is
 bound to it but never listens. Linux lets the broker bind beside it, because both ask for SO_REUSEADDR, and
-hands a port that is bound this way to nobody else.
+gives a port that is bound this way to no other process.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ImageDelta, TopicIm
 from ottla.cluster.layout import load_image, partition_path, topic_path
 from ottla.cluster.registry import Unavailable
 from ottla.cluster.sqlite_registry import SqliteStore
-from ottla.cluster.topic_rules import MorePartitions, NewTopic, TopicDefaults, TopicPlan
+from ottla.cluster.topic_rules import MorePartitions, NewTopic, PlannedTopic, TopicDefaults
 from ottla.protocol.errors import ApiError, ErrorCode
 from unit.cluster.members import (
     FaultyRegistry,
@@ -32,7 +32,7 @@ async def stored(registry: FaultyRegistry, controller: Controller) -> None:
     assert loaded.leftovers == ()
 
 
-def codes(results: list[TopicPlan | ApiError]) -> list[ErrorCode | None]:
+def codes(results: list[PlannedTopic | ApiError]) -> list[ErrorCode | None]:
     return [result.code if isinstance(result, ApiError) else None for result in results]
 
 
@@ -40,7 +40,7 @@ async def test_a_new_topic_is_in_the_image_of_the_outcomes_version() -> None:
     async with cluster_of_one() as (registry, controller):
         outcome = await controller.create_topics([NewTopic("t", 3, 1, configs={"retention.ms": "1"})])
         (plan,) = outcome.results
-        assert isinstance(plan, TopicPlan)
+        assert isinstance(plan, PlannedTopic)
         assert controller.image.version == outcome.version
         assert controller.image.topics["t"] is controller.image.topics_by_id[plan.topic.id] is plan.topic
         assert controller.image.config(TOPIC_CONFIG, "t") == {"retention.ms": "1"}
@@ -52,7 +52,7 @@ async def test_validating_changes_nothing() -> None:
     async with cluster_of_one() as (registry, controller):
         before, commits = controller.image, len(registry.commits)
         outcome = await controller.create_topics([NewTopic("t", 2, 1)], validate_only=True)
-        assert isinstance(outcome.results[0], TopicPlan)
+        assert isinstance(outcome.results[0], PlannedTopic)
         assert controller.image is before and len(registry.commits) == commits
 
 
@@ -264,7 +264,7 @@ async def test_after_an_ambiguous_commit_the_image_is_what_the_registry_holds(ha
     async with cluster_of_one() as (registry, controller):
         registry.faults = [ambiguous(happened=happened)]
         outcome = await controller.create_topics([NewTopic("t")])
-        assert isinstance(outcome.results[0], TopicPlan) == happened
+        assert isinstance(outcome.results[0], PlannedTopic) == happened
         assert ("t" in controller.image.topics) == happened
         await stored(registry, controller)
 
@@ -341,7 +341,7 @@ async def test_a_broker_that_may_have_lost_records_begins_new_reigns() -> None:
     async with cluster_of_one() as (registry, controller):
         await controller.create_topics([NewTopic("a", 2), NewTopic("b", 1), NewTopic("large", 1500)])
         before = controller.image.topics
-        outcome = await controller.begin_reigns(1)
+        outcome = await controller.raise_leader_epochs(1)
         assert {topic.name for topic in outcome.results if isinstance(topic, TopicImage)} == set(before)
         for name, topic in before.items():
             for old, new in zip(topic.partitions, controller.image.topics[name].partitions, strict=True):
@@ -349,4 +349,4 @@ async def test_a_broker_that_may_have_lost_records_begins_new_reigns() -> None:
                 assert new.partition_epoch == old.partition_epoch + 1
                 assert (new.leader, new.replicas, new.isr) == (old.leader, old.replicas, old.isr)
         await stored(registry, controller)
-        assert (await controller.begin_reigns(2)).results == [], "it leads nothing"
+        assert (await controller.raise_leader_epochs(2)).results == [], "it leads nothing"

@@ -12,8 +12,8 @@ from ottla.cluster.topic_ids import id_from_text, id_text, random_id
 from ottla.cluster.topic_rules import (
     MorePartitions,
     NewTopic,
+    PlannedTopic,
     TopicDefaults,
-    TopicPlan,
     check_name,
     plan_more_partitions,
     plan_topics,
@@ -45,7 +45,7 @@ def refuse_unknown_keys(configs: Mapping[str, str]) -> None:
 
 def plan(
     *requests: NewTopic, cluster: ClusterImage | None = None, defaults: TopicDefaults | None = None
-) -> Sequence[TopicPlan | ApiError]:
+) -> Sequence[PlannedTopic | ApiError]:
     return plan_topics(
         requests,
         cluster or image(),
@@ -143,7 +143,7 @@ def test_counts_out_of_range_are_refused(partitions: int, factor: int, code: str
 def test_minus_one_takes_the_brokers_defaults() -> None:
     defaults = TopicDefaults(partitions=3, replication_factor=2)
     (made,) = plan(NewTopic("t"), cluster=image(brokers=3), defaults=defaults)
-    assert isinstance(made, TopicPlan)
+    assert isinstance(made, PlannedTopic)
     assert [len(partition.replicas) for partition in made.topic.partitions] == [2, 2, 2]
     assert all(partition.isr == partition.replicas for partition in made.topic.partitions)
     assert all(partition.leader == partition.replicas[0] for partition in made.topic.partitions)
@@ -196,7 +196,7 @@ def test_manual_assignments_are_checked(
 
 def test_a_manual_assignment_is_taken_as_it_is() -> None:
     (made,) = plan(NewTopic("t", assignments=[(1, [2, 1]), (0, [1, 2])]), cluster=image(brokers=2))
-    assert isinstance(made, TopicPlan)
+    assert isinstance(made, PlannedTopic)
     assert [partition.replicas for partition in made.topic.partitions] == [(1, 2), (2, 1)]
 
 
@@ -210,7 +210,7 @@ def test_configs_are_checked_before_counts() -> None:
 
 def test_one_refusal_does_not_touch_the_others() -> None:
     results = plan(NewTopic("a", 1, 1), NewTopic("b", 0, 1), NewTopic("c", 1, 1))
-    assert [isinstance(result, TopicPlan) for result in results] == [True, False, True]
+    assert [isinstance(result, PlannedTopic) for result in results] == [True, False, True]
 
 
 def test_a_cluster_has_a_largest_number_of_partitions() -> None:
@@ -222,7 +222,7 @@ def test_a_cluster_has_a_largest_number_of_partitions() -> None:
         cluster=image({"t": 2}),
         defaults=defaults,
     )
-    assert [isinstance(result, TopicPlan) for result in results] == [True, True, False]
+    assert [isinstance(result, PlannedTopic) for result in results] == [True, True, False]
     assert isinstance(results[2], ApiError)
     assert results[2].code is ErrorCode.POLICY_VIOLATION
     assert "max.partitions" in results[2].message
@@ -232,7 +232,7 @@ def test_the_offsets_topic_has_room_however_many_topics_there_are() -> None:
     defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
     topics = [NewTopic("a", 3), NewTopic("b", 1), NewTopic("__consumer_offsets", 50), NewTopic("c", 1)]
     results = plan(*topics, defaults=defaults)
-    assert [isinstance(result, TopicPlan) for result in results] == [True, False, True, False]
+    assert [isinstance(result, PlannedTopic) for result in results] == [True, False, True, False]
     (too_many,) = plan(NewTopic("__consumer_offsets", 54), defaults=defaults)
     assert isinstance(too_many, ApiError)
 
@@ -240,14 +240,14 @@ def test_the_offsets_topic_has_room_however_many_topics_there_are() -> None:
 def test_the_offsets_topic_takes_no_room_from_others() -> None:
     defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
     (other,) = plan(NewTopic("a", 3), cluster=image({"__consumer_offsets": 50}), defaults=defaults)
-    assert isinstance(other, TopicPlan)
+    assert isinstance(other, PlannedTopic)
 
 
 def test_a_refused_topic_leaves_its_room_to_the_next() -> None:
     defaults = TopicDefaults(max_partitions=3)
     big, small = plan(NewTopic("big", 4, 1), NewTopic("small", 3, 1), defaults=defaults)
     assert isinstance(big, ApiError)
-    assert isinstance(small, TopicPlan)
+    assert isinstance(small, PlannedTopic)
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,7 @@ class TestTrouble:
         store = Compacted(disk)
         store.write((b"a", b"1"), (b"a", b"2" * 500))
         store.log.roll()
-        disk.room = 100
+        disk.free_bytes = 100
         assert not store.clean()
         assert store.state.uncleanable is None and "space" in store.state.problem.lower()
         disk.heal()
@@ -434,7 +434,7 @@ class TestTrouble:
             store.write((b"k%d" % number, b"v" * 100))
         store.log.roll()
         store.log.flush()
-        disk.room = 6000
+        disk.free_bytes = 6000
 
         def freeing(job: CleaningJob, progress: Progress) -> Outcomes:
             for outcome in run(job, store.disk, progress=progress):
@@ -442,7 +442,7 @@ class TestTrouble:
                 store.directory.delete_pending()
 
         store.cleaner = Cleaner(store.directory, store.disk, store.clock, run_job=freeing)
-        store.cleaner.room = lambda: disk.room
+        store.cleaner.room = lambda: disk.free_bytes
         assert store.log.size > 2 * 6000
         assert clean_now(store.cleaner, store.log, 100)
         assert offsets(store.log) == list(range(100))

@@ -94,7 +94,7 @@ def test_power_loss_keeps_what_was_synced() -> None:
 
 
 def test_a_full_disk_writes_what_fits() -> None:
-    disk = FaultyDisk(MemoryDisk(), room=5)
+    disk = FaultyDisk(MemoryDisk(), free_bytes=5)
     disk.make_folder(Path("/d"))
     file = disk.open(Path("/d/f"), create=True)
     with pytest.raises(OSError, match="No space left") as problem:

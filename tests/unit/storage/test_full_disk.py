@@ -23,13 +23,13 @@ def test_a_write_that_fails_half_way_leaves_the_log_as_it_was() -> None:
         store = Store(disk)
         store.log.append(from_producer(0, 2), 0)
         before = store.files(".log")
-        disk.room = room
+        disk.free_bytes = room
         problem = refused(store, from_producer(2, 2))
         assert "No space left" in problem.message and str(store.path) in problem.message
         assert store.files(".log") == before
         assert (store.log.end_offset, store.log.size) == (2, size)
         assert offsets(store.log) == [0, 1], "reading goes on"
-        disk.room = None
+        disk.free_bytes = None
         assert store.log.append(from_producer(2, 2), 0).first_offset == 2
         assert store.crash().end_offset == 4
 
@@ -38,7 +38,7 @@ def test_when_the_remains_cannot_be_cut_off_they_are_overwritten_later() -> None
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     store.log.append(batch(2), 0)
-    disk.room = 50
+    disk.free_bytes = 50
     disk.fail("truncate")
     refused(store, batch(9))
     refused(store, batch(9))
@@ -54,7 +54,7 @@ def test_remains_of_a_failed_write_are_cut_off_by_the_next_start() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     store.log.append(batch(2), 0)
-    disk.room = 50
+    disk.free_bytes = 50
     disk.fail("truncate")
     refused(store, batch(9))
     disk.heal()
@@ -66,7 +66,7 @@ def test_remains_of_a_failed_write_are_cut_off_by_the_next_start() -> None:
 def test_a_disk_that_runs_full_at_any_byte_while_segments_roll_loses_nothing(room: int) -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk, segment_bytes=350, index_interval_bytes=0)
-    disk.room = room
+    disk.free_bytes = room
     sequence = taken = 0
     for _ in range(20):
         try:

@@ -132,7 +132,7 @@ def test_a_disk_with_room_for_the_records_but_not_for_more_takes_them() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     fill(store, FROM)
-    disk.room = AHEAD // 2
+    disk.free_bytes = AHEAD // 2
     fill(store, FROM + AHEAD // 4)
     assert offsets(store.log) == list(range(store.log.end_offset))
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.portions import MAX_CHANGES, TOO_MANY_PARTITIONS, in_portions
 from ottla.broker.request_scheduler import Steps
-from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, MorePartitions, NewTopic, TopicPlan
+from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, MorePartitions, NewTopic, PlannedTopic
 from ottla.config.keys import show
 from ottla.config.table import TOPIC_KEYS
 from ottla.config.values import Source, topic_config
@@ -63,7 +63,7 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     asked = [topic for topic in request.topics if named[topic.name] == 1]
-    outcomes: list[TopicPlan | ApiError]
+    outcomes: list[PlannedTopic | ApiError]
     if _too_many_partitions(broker, asked):
         outcomes = [ApiError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)] * len(asked)
     else:
@@ -111,7 +111,7 @@ def _by_partitions(topics: Sequence[CreatableTopic]) -> Iterator[list[CreatableT
 def _creation(
     broker: Broker,
     asked: Sequence[CreatableTopic],
-    outcomes: Sequence[TopicPlan | ApiError],
+    outcomes: Sequence[PlannedTopic | ApiError],
     named: Counter[str],
     version: int,
 ) -> Steps[CreateTopicsResponse]:
@@ -149,7 +149,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _created(plan: TopicPlan) -> CreatableTopicResult:
+def _created(plan: PlannedTopic) -> CreatableTopicResult:
     topic = plan.topic
     return CreatableTopicResult(
         name=topic.name,
@@ -161,7 +161,7 @@ def _created(plan: TopicPlan) -> CreatableTopicResult:
     )
 
 
-def _configs(broker: Broker, plan: TopicPlan) -> list[CreatableTopicConfigs]:
+def _configs(broker: Broker, plan: PlannedTopic) -> list[CreatableTopicConfigs]:
     """Every topic key with its value and where that comes from: the topic, or the broker key behind it."""
     values = topic_config(broker.config, plan.configs)
     listed = []

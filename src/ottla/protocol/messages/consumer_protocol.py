@@ -1,4 +1,4 @@
-"""What consumers tell each other through a classic group: subscriptions and assignments.
+"""What consumers send each other through a classic group: subscriptions and assignments.
 
 The broker passes both on as they are. It looks inside only to know which topics a group reads, and to tell
 people what moved in a rebalance. The two bytes of version in front are not part of the data declared here;

@@ -24,8 +24,8 @@ class ExplainedMember(Struct):
 class ExplainedMove(Struct):
     topic: str = string()
     partition: int = int32()
-    before: str | None = string(None, nullable="0+")  # null: nobody had it
-    after: str | None = string(None, nullable="0+")  # null: nobody has it
+    before: str | None = string(None, nullable="0+")  # null: no owner
+    after: str | None = string(None, nullable="0+")  # null: no owner
 
 
 class ExplainedRebalance(Struct):

@@ -1,7 +1,8 @@
 """JoinGroup: a member enters a group, or comes back for the next generation of it.
 
-The answer comes when the group has gathered: generation, chosen protocol and leader for everybody, and for
-the leader all members with what they subscribed to, so that it can decide who reads what (see SyncGroup).
+The answer comes when the group has gathered: generation, chosen protocol and leader for all, and for the
+leader all members with what they subscribed to, so that it can decide which member reads what (see
+SyncGroup).
 
 Versions: 1 brought the rebalance timeout, 2 throttling, 4 that a new member is first given an id and joins
 with it again, 5 static members, 6 the flexible encoding, 7 the protocol type in the answer, 8 the reason for

@@ -25,7 +25,7 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Request, api_key=2, versions="1-11", flexible="6+"):
-    replica_id: int = int32()  # of the follower; -1: a consumer, who sees nothing above the high watermark
+    replica_id: int = int32()  # of the follower; -1: a consumer, which sees nothing above the high watermark
     isolation_level: int = int8(versions="2+")  # 1: the end is the last stable offset
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
     timeout_ms: int = int32(versions="10+")  # how long a look into remote storage may take

@@ -1,6 +1,6 @@
 """DescribeLogState and CompactLogs: what a log on disk is like, and the order to compact it now.
 
-Ours, not Kafka's: its protocol tells the size of a log and nothing more. The keys lie far above Kafka's; a
+Ours, not Kafka's: its protocol reports the size of a log and nothing more. The keys lie far above Kafka's; a
 client that does not know them has no use for them, and a broker that does not know them does not offer them.
 """
 

@@ -1,4 +1,4 @@
-"""Metadata: which brokers there are, and who leads the partitions of which topics.
+"""Metadata: the brokers, the topics, and the leaders of their partitions.
 
 The first question of every client, asked again whenever a leader has moved. It may create topics on the
 way, if the broker's configuration and the request both allow it.

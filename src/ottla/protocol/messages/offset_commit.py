@@ -1,7 +1,7 @@
 """OffsetCommit: a group writes down how far it has read.
 
 Each partition gets the offset to go on from, the epoch of the record before it and a note of the member's
-own. A member names itself and its generation (its epoch, in the consumer protocol), so that one who has been
+own. A member names itself and its generation (its epoch, in the consumer protocol), so that one that has been
 replaced cannot move the group back; generation -1 is a simple consumer that assigned its partitions itself.
 
 Versions: 3 brought throttling, 5 took away the retention time, 6 brought the leader epoch (KIP-320), 7 the

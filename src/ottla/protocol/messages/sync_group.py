@@ -1,4 +1,4 @@
-"""SyncGroup: the leader of a generation brings what everybody shall do, and everybody fetches its share.
+"""SyncGroup: the leader of a generation sends the assignment of all members, and each member fetches its own.
 
 The broker does not look into assignments: they are between the members.
 

@@ -138,7 +138,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._many_timers = _MANY_TIMERS
         self._discarded = False
         self.defects: list[str] = []
-        """What nobody caught: an exception in a callback or a task whose result nobody asked for."""
+        """Unhandled errors: exceptions in callbacks and in tasks whose results were never retrieved."""
         super().__init__(self._virtual)
         self.set_exception_handler(self._note_defect)
 
@@ -255,7 +255,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.defects.append(f"{details.get('message')}: {error!r}" if error else str(details.get("message")))
 
     def discard(self) -> None:
-        """End the run: what still waits is dropped, not finished, and nobody hears of it."""
+        """End the run: what still waits is dropped, not finished."""
         self.set_exception_handler(lambda *_: None)
         self._discarded = True
         log_level, unraisable = logging.root.manager.disable, sys.unraisablehook

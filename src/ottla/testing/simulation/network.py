@@ -337,7 +337,7 @@ class SimulatedNetwork:
         self._sockets: dict[int, SimulatedSocket | SimulatedListener] = {}
         self._listeners: dict[Address, SimulatedListener] = {}
         self.on_delivery: Callable[[Host, Host, bytes], None] | None = None
-        """Told of every piece of bytes that arrives."""
+        """Called with every piece of bytes that arrives."""
         loop.use(self)
 
     # -- what programs use ----------------------------------------------------------------------------
@@ -354,7 +354,7 @@ class SimulatedNetwork:
         return listener
 
     def socket(self, host: Host) -> SimulatedSocket:
-        """A socket that is to connect to somebody."""
+        """A socket that is to be connected."""
         return self._add(SimulatedSocket(self, host))
 
     # -- faults ---------------------------------------------------------------------------------------

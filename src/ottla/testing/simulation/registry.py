@@ -5,8 +5,8 @@
 others). Calls take time. A call over a cut link waits for the cut to be mended or for the session timeout;
 then a call that never arrived is `Unavailable`, and a commit that arrived but was not answered `Ambiguous`.
 
-A session lives as long as the server hears from it: it says so three times in a session timeout, from tasks
-of its host, so a crashed, paused or cut-off host loses its session by itself.
+A session lives as long as the server gets its heartbeats: three in a session timeout, sent by tasks of its
+host, so a crashed, paused or cut-off host loses its session by itself.
 """
 
 from __future__ import annotations
@@ -166,14 +166,14 @@ class SimulatedRegistry:
         ambiguous: float = 0.0,
         is_cut: Callable[[str], bool] = lambda host: False,
     ) -> None:
-        """`is_cut` tells whether the named host cannot reach the registry now."""
+        """`is_cut` says whether the named host cannot reach the registry now."""
         self.tree = Tree()
         self.session_timeout = session_timeout
         self.ambiguous = ambiguous
         self.is_cut = is_cut
         self._delay = delay
         self.rng = rng
-        self._heard: dict[int, float] = {}
+        self._last_seen: dict[int, float] = {}
         self._hosts: dict[int, str] = {}
         self._watches: list[_Watch] = []
 
@@ -182,9 +182,9 @@ class SimulatedRegistry:
         return SimulatedSession(self, host)
 
     def expire(self, session: int) -> bool:
-        """End a session as if nothing had been heard of it; its ephemeral nodes go."""
+        """End a session as if its heartbeats had stopped; its ephemeral nodes go."""
         self._hosts.pop(session, None)
-        if self._heard.pop(session, None) is None:
+        if self._last_seen.pop(session, None) is None:
             return False
         self.tree.remove_owned_by(session)
         self.changed()
@@ -192,7 +192,7 @@ class SimulatedRegistry:
 
     def notice_death(self, host: str) -> None:
         """End the sessions of a crashed host at once, as the registry of one machine does, which the kernel
-        tells of a dead process. Without this they end by their timeout."""
+        reports a dead process. Without this they end by their timeout."""
         for session in [session for session, name in self._hosts.items() if name == host]:
             self.expire(session)
 
@@ -204,20 +204,20 @@ class SimulatedRegistry:
 
     def begin(self, host: str, now: float) -> int:
         session = self.tree.next_transaction()
-        self._heard[session] = now
+        self._last_seen[session] = now
         self._hosts[session] = host
         return session
 
-    def hear(self, session: int, now: float) -> None:
-        """The session says that it lives; SessionLost if the server has given it up."""
+    def keep_alive(self, session: int, now: float) -> None:
+        """A heartbeat of the session; SessionLost if the server has given it up."""
         self.expire_silent(now)
-        if session not in self._heard:
+        if session not in self._last_seen:
             raise SessionLost(f"session {session} has expired")
-        self._heard[session] = now
+        self._last_seen[session] = now
 
     def expire_silent(self, now: float) -> None:
-        for session, heard in list(self._heard.items()):
-            if now - heard > self.session_timeout:
+        for session, last_seen in list(self._last_seen.items()):
+            if now - last_seen > self.session_timeout:
                 self.expire(session)
 
     def changed(self) -> None:
@@ -276,7 +276,7 @@ class SimulatedSession:
         self._server.expire(self._session)
 
     async def abandon(self) -> None:
-        """Leave as a killed process does: nothing is told, the session ends when its timeout is over."""
+        """Leave as a killed process does: the session ends when its timeout is over."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
@@ -336,7 +336,7 @@ class SimulatedSession:
         await self._travel(Unavailable("the registry cannot be reached"))
         if checked:
             try:
-                server.hear(session, self._now())
+                server.keep_alive(session, self._now())
             except SessionLost:
                 self._lose(session)
                 raise
@@ -369,7 +369,7 @@ class SimulatedSession:
                 continue
             session = self._session
             try:
-                server.hear(session, self._now())
+                server.keep_alive(session, self._now())
             except SessionLost:
                 self._lose(session)
                 continue
