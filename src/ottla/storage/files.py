@@ -101,6 +101,12 @@ class Disk(Protocol):
     def list(self, folder: Path) -> list[str]:
         """Names in `folder`, files and folders, in no order."""
 
+    def sizes(self, folder: Path) -> dict[str, int]:
+        """The names in `folder`, each with its size in bytes, which means nothing for a folder.
+
+        FileNotFoundError or NotADirectoryError when there is no such folder.
+        """
+
     def size(self, path: Path) -> int:
         """Size of a file in bytes. FileNotFoundError when it is not there."""
 
@@ -259,6 +265,10 @@ class RealDisk:
 
     def list(self, folder: Path) -> list[str]:
         return os.listdir(folder)  # noqa: PTH208 - as below
+
+    def sizes(self, folder: Path) -> dict[str, int]:
+        with os.scandir(folder) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries}
 
     def size(self, path: Path) -> int:
         return os.stat(path).st_size  # noqa: PTH116 - as below

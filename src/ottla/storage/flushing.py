@@ -54,7 +54,6 @@ class Flushing:
         "_epochs",
         "_epochs_written",
         "_folder",
-        "_has_epochs_file",
         "_has_replicated_gaps",
         "_is_marked",
         "_is_new",
@@ -63,6 +62,7 @@ class Flushing:
         "_producers",
         "_row",
         "epochs_dirty",
+        "has_epochs_file",
         "one_at_a_time",
     )
 
@@ -89,7 +89,7 @@ class Flushing:
         self._is_marked = False
         self._has_replicated_gaps = False
         self._last = clock.monotonic()  # the wall clock may jump back, and hold up a flush
-        self._epochs_written = self._has_epochs_file = True
+        self._epochs_written = self.has_epochs_file = True
         self.epochs_dirty = False  # their file, as it should be, may not be on disk
         self.one_at_a_time = threading.Lock()
 
@@ -104,17 +104,17 @@ class Flushing:
         except OSError as problem:
             logger.warning("%s: cannot write %s: %s", self._name, LEADER_EPOCHS, problem)
         else:
-            self._epochs_written = self._has_epochs_file = True
+            self._epochs_written = self.has_epochs_file = True
 
     def epochs_file_is_missing(self) -> None:
         """There is none yet."""
-        self._has_epochs_file = False
+        self.has_epochs_file = False
         self.epochs_changed()
 
     def _spares_epochs(self, end_offset: int) -> bool:
         """Whether a stop need not make the epochs' file: the few batches of a short log tell the same."""
         return (
-            not self._has_epochs_file
+            not self.has_epochs_file
             and len(self._row.segments) == 1
             and self._row.segments[0].has_no_index_entries()
             and all(start < end_offset for _, start in self._epochs.entries)

@@ -26,8 +26,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from crc32c import crc32c
-
 from ottla.clock import Clock
 from ottla.protocol.batches import CONTROL, LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -43,7 +41,7 @@ from ottla.storage.results import AppendInfo, FileSlice, OffsetAndTime
 from ottla.storage.retention import segments_to_delete
 from ottla.storage.scan import Damaged
 from ottla.storage.segment import Segment, SegmentInfo
-from ottla.storage.segment_list import NOT_KNOWN, LogFiles, SegmentFiles
+from ottla.storage.segment_list import LogFiles
 from ottla.storage.segment_row import DamagedSegment, SegmentRow
 from ottla.storage.slow_writes import SLOW, SLOW_WRITES
 from ottla.storage.snapshots import Snapshots
@@ -139,11 +137,10 @@ class Log:
             self.topic_id,
             self.log_start_offset,
             self.end_offset,
-            crc32c(self.leader_epochs.encode()) if self.size else NOT_KNOWN,
-            tuple(
-                SegmentFiles(segment.base_offset, segment.size, *segment.index_file_sizes())
-                for segment in self._segments
-            ),
+            self._row.has_snapshot_at(self.end_offset) or len(self.producers) > 0,
+            self._flushing.has_epochs_file,
+            tuple(self.leader_epochs.entries),
+            tuple([segment.as_files() for segment in self._segments]),
         )
 
     def configure(self, config: LogConfig) -> None:

@@ -44,6 +44,7 @@ from ottla.storage.checkpoints import (
     encode_partition_metadata,
     encode_properties,
 )
+from ottla.storage.clean_open import open_as_closed
 from ottla.storage.descriptors import descriptors_for_clients, descriptors_for_files
 from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, Lock, LockHeld
@@ -52,7 +53,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import FOREVER, LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
-from ottla.storage.recovery import Loader
+from ottla.storage.recovery import Loaded, Loader
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.segment import Segment
 from ottla.storage.segment_list import SEGMENTS, LogFiles
@@ -149,9 +150,16 @@ class LogDirectory:
                 self._doomed.take_over(folder)
                 continue
             match = _PARTITION_FOLDER.fullmatch(name)
-            if match is None or not self._disk.is_folder(folder):
+            if match is None:
                 continue
             key = match["topic"], int(match["partition"])
+            if self.was_clean and key in self._closed_as:
+                report = self._open_as_closed(key, folder, self._closed_as[key])
+                if report is not None:
+                    reports.append(report)
+                    continue
+            if not self._disk.is_folder(folder):
+                continue
             if key not in recovery_points and not self._is_ours(folder):
                 logger.warning("%s holds nothing that a log has; it is left alone", folder)
                 continue
@@ -219,6 +227,22 @@ class LogDirectory:
             return ""
         return self._disk.read(self.path / BOOT_ID_FILE).decode(errors="replace")
 
+    def _open_as_closed(
+        self, key: TopicPartition, folder: Path, closed_as: LogFiles
+    ) -> RecoveryReport | None:
+        """Open a log that is as a clean stop left it, without reading it; None when it is not."""
+        config = self._config_for(key[0])
+        loaded = open_as_closed(
+            folder,
+            closed_as,
+            config,
+            disk=self._disk,
+            open_segments=self._open_segments,
+            now_ms=self._clock.now_ms(),
+            was_cleaned=key in self.cleaned_offsets,
+        )
+        return None if loaded is None else self._take(key, closed_as.topic_id, folder, config, loaded)
+
     def _load(
         self,
         key: TopicPartition,
@@ -243,7 +267,6 @@ class LogDirectory:
             log_start_offset=log_start_offset,
             closed_as=self._closed_as.get(key),
         ).load()
-        failure = loaded.failure
         for path in loaded.deleted_files:
             self._doomed.add(path)
         try:
@@ -251,7 +274,12 @@ class LogDirectory:
         except OSError as problem:
             topic_id = _NO_TOPIC_ID
             loaded.report.failure = f"{folder.name} is offline: {problem}"
-            failure = failure or ApiError(ErrorCode.KAFKA_STORAGE_ERROR, loaded.report.failure)
+            loaded.failure = loaded.failure or ApiError(ErrorCode.KAFKA_STORAGE_ERROR, loaded.report.failure)
+        return self._take(key, topic_id, folder, config, loaded)
+
+    def _take(
+        self, key: TopicPartition, topic_id: bytes, folder: Path, config: LogConfig, loaded: Loaded
+    ) -> RecoveryReport:
         self.logs[key] = self._log(
             key,
             topic_id,
@@ -265,7 +293,7 @@ class LogDirectory:
             producers=loaded.producers,
             snapshots=loaded.snapshots,
             may_have_gaps=loaded.may_have_gaps,
-            failure=failure,
+            failure=loaded.failure,
         )
         if loaded.no_epochs_file:
             self.logs[key].epochs_file_is_missing()

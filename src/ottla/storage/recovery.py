@@ -23,8 +23,6 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from crc32c import crc32c
-
 from ottla.clock import Clock
 from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -56,7 +54,7 @@ from ottla.storage.segment import (
     Segment,
     file_name,
 )
-from ottla.storage.segment_list import NOT_KNOWN, LogFiles
+from ottla.storage.segment_list import LogFiles
 from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
@@ -261,7 +259,7 @@ class Loader:
         """Compare the files with those that were there when the log was closed. Offline when one is missing
         or has changed, and more is checked when there are more than there were."""
         found = {segment.base_offset: segment for segment in self._segments}
-        for base, size, index_size, time_index_size in closed_as.segments:
+        for base, size, index_size, time_index_size, *_ in closed_as.segments:
             path = self._folder / file_name(base, LOG_SUFFIX)
             segment = found.pop(base, None)
             if segment is None:
@@ -589,8 +587,7 @@ class Loader:
         """Read the epochs' file; False when it is missing although there are records, or damaged."""
         try:
             data = self._epochs_file = self._disk.read(self._folder / LEADER_EPOCHS)
-            expected = NOT_KNOWN if self._closed_as is None else self._closed_as.epochs_crc
-            if expected not in (NOT_KNOWN, crc32c(data)):
+            if not self._epochs_are_as_closed(data):
                 raise CorruptCheckpoint("it has changed since the log was closed")
             self._epochs = LeaderEpochs.decode(data)
         except FileNotFoundError:
@@ -607,8 +604,14 @@ class Loader:
         if not self._report.clean or len(self._segments) > 1 or not self._segments[0].has_no_index_entries():
             return False
         self._epochs_from_batches(0, self._segments[0].size)
-        expected = NOT_KNOWN if self._closed_as is None else self._closed_as.epochs_crc
-        return expected in (NOT_KNOWN, crc32c(self._epochs.encode()))
+        return self._epochs_are_as_closed(self._epochs.encode())
+
+    def _epochs_are_as_closed(self, data: bytes) -> bool:
+        """Whether an epochs' file with this content is what the log was closed with, as far as is known."""
+        closed_as = self._closed_as
+        if closed_as is None or not any(segment.size for segment in closed_as.segments):
+            return True
+        return data == LeaderEpochs(list(closed_as.epochs)).encode()
 
     def _epochs_fit(self, end_offset: int) -> bool:
         """Whether the epochs are those of the batches before `end_offset`, judged where each epoch begins."""

@@ -26,6 +26,7 @@ from ottla.storage.offset_index import CorruptIndex, OffsetIndex
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.results import NotInMemory
 from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, walk
+from ottla.storage.segment_list import SegmentFiles
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from ottla.storage.time_index import TimeIndex, floor_in_file
 from ottla.storage.validation import StampedBatch
@@ -156,6 +157,29 @@ class Segment:
         disk.open(segment.path, create=True).truncate(0)
         segment.start_empty_indexes()
         segment.max_timestamp = -1
+        return segment
+
+    @classmethod
+    def as_closed(
+        cls,
+        disk: Disk,
+        folder: Path,
+        files: SegmentFiles,
+        open_segments: OpenSegments,
+        now_ms: int,
+        *,
+        sealed: bool,
+    ) -> Segment:
+        """A segment whose files are as a clean stop left them. Nothing is read."""
+        segment = cls(disk, folder, files.base_offset, files.size, open_segments, now_ms)
+        segment.sealed = sealed
+        segment.max_timestamp = files.max_timestamp
+        segment.max_timestamp_offset = files.max_timestamp_offset
+        if not sealed:
+            segment._finished_size = files.size
+            if not files.index_size and not files.time_index_size:
+                segment.start_empty_indexes()
+                segment._since_index = files.size
         return segment
 
     # -- files ---------------------------------------------------------------------------------------
@@ -421,6 +445,16 @@ class Segment:
             except FileNotFoundError:
                 sizes.append(0)
         return sizes[0], sizes[1]
+
+    def as_files(self) -> SegmentFiles:
+        """What the next start finds of the segment. Only for one that is closed."""
+        return SegmentFiles(
+            self.base_offset,
+            self.size,
+            *self.index_file_sizes(),
+            self.max_timestamp,
+            self.max_timestamp_offset,
+        )
 
     def _finish_time_index(self) -> None:
         timestamp = self.load_max_timestamp()

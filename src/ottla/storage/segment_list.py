@@ -1,18 +1,21 @@
-"""Which files a log consisted of when it was closed: `segments-checkpoint` in the data folder.
+"""What each log consisted of when it was closed: `segments-checkpoint` in the data folder.
 
-That a segment is missing, or shorter than it was, cannot be told from the others: compaction leaves gaps
+A missing or shortened segment cannot be recognised from the other segments alone: compaction leaves gaps
 between offsets, and retention deletes the first segments. So a clean stop writes down what each log holds:
-its start and end, the base offset of each segment and the sizes of its files, the id of its topic and the
-checksum of its epochs' file. The next start compares. What a log holds changes as soon as it is used, so a
-start that has compared throws the list away, except for what it says of logs that were found damaged: those
-are not used, and the next start must find them damaged again.
+its start and end, its leader epochs, the sizes and the largest timestamp of each segment, the id of its
+topic. The next start compares the files with that. Where all of them fit, the list also says everything that
+a start needs to know, and no file of the log has to be read before it is used (`clean_open`).
 
-The file carries a checksum of its own. Without it, as after a crash, a start has less to compare with.
+What a log holds changes as soon as it is used, so a start that has compared removes the list, except for the
+entries of logs that were found damaged: those are not used, and the next start must find them damaged again.
+
+The file carries its own checksum. Without it, as after a crash, a start has less to compare with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -21,17 +24,19 @@ from ottla.storage.checkpoints import TopicPartition, decode_topic_id, encode_to
 from ottla.storage.leader_epochs import CorruptCheckpoint
 
 SEGMENTS = "segments-checkpoint"
-NOT_KNOWN = -1
-_VERSION = 0
+_VERSION = 1
+_UNKNOWN = ""
 
 
 class SegmentFiles(NamedTuple):
-    """One segment: bytes of its files, 0 for one that is not there."""
+    """One segment: bytes of its files (0 for one that is not there), and its newest record, if known."""
 
     base_offset: int
     size: int
     index_size: int
     time_index_size: int
+    max_timestamp: int | None
+    max_timestamp_offset: int
 
 
 class LogFiles(NamedTuple):
@@ -40,40 +45,65 @@ class LogFiles(NamedTuple):
     topic_id: bytes
     log_start_offset: int
     end_offset: int
-    epochs_crc: int  # of the epochs' file; NOT_KNOWN when there need not be one
+    has_snapshot: bool  # of its producers, at its end; otherwise it has no producers
+    has_epochs_file: bool
+    epochs: tuple[tuple[int, int], ...]  # leader epochs and where they begin
     segments: tuple[SegmentFiles, ...]
 
 
 def encode(logs: Mapping[TopicPartition, LogFiles]) -> bytes:
     lines = []
     for (topic, partition), log in logs.items():
-        segments = " ".join([f"{base}:{size}:{index}:{time}" for base, size, index, time in log.segments])
+        epochs = ",".join([f"{epoch}:{start}" for epoch, start in log.epochs]) or "-"
+        segments = " ".join([_encode_segment(segment) for segment in log.segments])
         lines.append(
             f"{topic} {partition} {encode_topic_id(log.topic_id)} {log.log_start_offset} {log.end_offset} "
-            f"{log.epochs_crc} {segments}\n"
+            f"{log.has_snapshot:d} {log.has_epochs_file:d} {epochs} {segments}\n"
         )
     body = "".join(lines).encode()
     return b"%d\n%d\n" % (_VERSION, crc32c(body)) + body
 
 
+def _encode_segment(segment: SegmentFiles) -> str:
+    base, size, index_size, time_index_size, timestamp, offset = segment
+    newest = _UNKNOWN if timestamp is None else str(timestamp)
+    return f"{base}:{size}:{index_size}:{time_index_size}:{newest}:{offset}"
+
+
 def decode(data: bytes) -> dict[TopicPartition, LogFiles]:
     """The logs in the file. CorruptCheckpoint when it is damaged."""
+    topic_id_of = cache(decode_topic_id)  # the partitions of a topic share it
     try:
         version, crc, body = data.split(b"\n", 2)
         if int(version) != _VERSION:
-            raise CorruptCheckpoint(f"version {version!r}")
+            raise CorruptCheckpoint(f"version {int(version)} is not {_VERSION}")
         if crc32c(body) != int(crc):
             raise CorruptCheckpoint("wrong CRC")
         logs = {}
         for line in body.decode().splitlines():
-            topic, partition, topic_id, start, end, epochs_crc, *segments = line.split()
+            topic, partition, topic_id, start, end, snapshot, epochs_file, epochs, *segments = line.split()
             logs[topic, int(partition)] = LogFiles(
-                decode_topic_id(topic_id),
+                topic_id_of(topic_id),
                 int(start),
                 int(end),
-                int(epochs_crc),
-                tuple(SegmentFiles(*map(int, segment.split(":"))) for segment in segments),
+                snapshot == "1",
+                epochs_file == "1",
+                _decode_epochs(epochs),
+                tuple([_decode_segment(segment) for segment in segments]),
             )
     except (ValueError, TypeError) as problem:
         raise CorruptCheckpoint(str(problem)) from problem
     return logs
+
+
+def _decode_epochs(text: str) -> tuple[tuple[int, int], ...]:
+    if text == "-":
+        return ()
+    pairs = [pair.split(":") for pair in text.split(",")]
+    return tuple([(int(epoch), int(start)) for epoch, start in pairs])
+
+
+def _decode_segment(text: str) -> SegmentFiles:
+    base, size, index_size, time_index_size, timestamp, offset = text.split(":")
+    newest = None if timestamp == _UNKNOWN else int(timestamp)
+    return SegmentFiles(int(base), int(size), int(index_size), int(time_index_size), newest, int(offset))

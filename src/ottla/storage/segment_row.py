@@ -217,6 +217,9 @@ class SegmentRow:
         self._snapshot_position = self.segments[-1].size
         return files
 
+    def has_snapshot_at(self, offset: int) -> bool:
+        return offset in self.snapshots.offsets
+
     def needs_no_snapshot(self, producers: ProducerStates) -> bool:
         """Whether a start learns of the producers, of whom there are none, as fast without one."""
         return not len(producers) and self.segments[-1].has_no_index_entries()

@@ -144,6 +144,12 @@ class MemoryDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         return [path.name for path in [*self._files, *sorted(self._folders)] if _is_in(path, folder)]
 
+    def sizes(self, folder: Path) -> dict[str, int]:
+        return {
+            name: len(self._files[folder / name].data) if folder / name in self._files else 0
+            for name in self.list(folder)
+        }
+
     def size(self, path: Path) -> int:
         return self.open(path).size
 
@@ -359,6 +365,9 @@ class FaultyDisk:
 
     def list(self, folder: Path) -> list[str]:
         return self._disk.list(folder)
+
+    def sizes(self, folder: Path) -> dict[str, int]:
+        return self._disk.sizes(folder)
 
     def size(self, path: Path) -> int:
         return self._disk.size(path)

@@ -343,7 +343,10 @@ def test_damage_that_retention_comes_across_takes_the_partition_offline() -> Non
     store = Store(segment_bytes=300)
     for _ in range(6):
         store.log.append(batch(1), 0)
-    log = store.reopen()
+    store.directory.close()
+    # With a file that the stop did not leave, the start does not take the timestamps from the stop's list.
+    store.disk.replace(store.folder / "leftover.tmp", b"", sync=True)
+    log = store.crash()
     store.disk.remove(store.folder / "00000000000000000000.timeindex")
     store.damage("00000000000000000000.log", 0, bytes(30))
     with pytest.raises(ApiError, match="no batch header at byte 0"):
