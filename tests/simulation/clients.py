@@ -36,7 +36,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ottla.protocol.records import Record, decode_batch, encode_batch
 from ottla.protocol_client.assignment import range_shares
-from ottla.testing.simulation.loop import START_MS
+from ottla.testing.simulation.virtual_time import START_MS
 from simulation.history import History, Partition, Violation
 
 TIMEOUT = 5.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,41 +11,23 @@ import pytest
 from ottla.broker.connection import Parts, Refused
 from ottla.broker.request_scheduler import AT_ONCE, LARGEST, WINDOW, RequestScheduler
 from ottla.completion import Completion
+from ottla.testing.simulation.virtual_time import VirtualTime
 
 COST = 0.0005
 
 
-@dataclass(eq=False)
-class Clockwork:
-    due: float
-    callback: Callable[[], object]
-    cancelled: bool = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Loop:
-    """A clock that work moves, and turns that a test takes one by one."""
+class Loop(VirtualTime):
+    """Work takes virtual time, and a test runs iterations one by one."""
 
     def __init__(self) -> None:
-        self.time = 100.0
-        self.soon: deque[Callable[[], object]] = deque()
-        self.scheduler = RequestScheduler(self, lambda: self.time)
-        self.timers: list[Clockwork] = []
+        super().__init__()
+        self.scheduler = RequestScheduler(self, self.time)
         self.done: list[int] = []
         self.answers: dict[int, object] = {}
 
-    def call_soon(self, callback: Callable[..., object], *args: object) -> None:
-        self.soon.append(partial(callback, *args))
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Clockwork:
-        self.timers.append(timer := Clockwork(self.time + delay, partial(callback, *args)))
-        return timer
-
     def work(self, number: int, cost: float = COST) -> Callable[[memoryview], Parts | Completion[Any] | None]:
         def work(frame: memoryview) -> Parts:
-            self.time += cost
+            self.spend(cost)
             self.done.append(number)
             return [bytes(frame)]
 
@@ -62,28 +42,20 @@ class Loop:
             self.answers[number] = answer
         return answer
 
-    def turn(self, others: float = 0.0, arrived: Iterable[int] = ()) -> None:
-        """One turn of asyncio: what was put off to it, what the sockets bring, then the timers."""
-        self.time += others
-        put_off = len(self.soon)
+    def iterate(self, others: float = 0.0, arrived: Iterable[int] = ()) -> None:
+        """One iteration: what was put off to it, what the sockets bring, then the timers."""
+        self.spend(others)
         for number in arrived:
-            self.soon.append(partial(self.send, number))
-            put_off += 1
-        due = [timer for timer in self.timers if timer.due <= self.time]
-        self.timers = [timer for timer in self.timers if timer.due > self.time]
-        for _ in range(put_off):
-            self.soon.popleft()()
-        for timer in due:
-            if not timer.cancelled:
-                timer.callback()
+            self.call_soon(self.send, number)
+        self.run_ready()
 
 
 def test_few_requests_are_answered_at_once() -> None:
     loop = Loop()
     for number in range(20):
         assert loop.send(number) == [b"%d" % number]
-        loop.time += WINDOW
-    assert not loop.soon
+        loop.spend(WINDOW)
+    assert loop.is_idle
 
 
 def test_in_a_crowd_they_wait_for_the_next_turns_in_their_order() -> None:
@@ -95,7 +67,7 @@ def test_in_a_crowd_they_wait_for_the_next_turns_in_their_order() -> None:
     turns = 0
     while len(loop.scheduler):
         before = len(loop.done)
-        loop.turn()
+        loop.iterate()
         turns += 1
         assert 0 < len(loop.done) - before <= AT_ONCE / COST + 1, "others have their turn again soon"
     assert turns > 5
@@ -107,10 +79,10 @@ def test_who_comes_behind_a_crowd_waits_behind_it_however_little_he_wants() -> N
     loop = Loop()
     for number in range(20):
         loop.send(number)
-    loop.time += WINDOW * 2
+    loop.spend(WINDOW * 2)
     assert isinstance(loop.send(20), Completion)
     while len(loop.scheduler):
-        loop.turn()
+        loop.iterate()
     assert loop.done == list(range(21))
 
 
@@ -118,9 +90,9 @@ def test_half_of_the_time_is_the_lanes_however_busy_the_rest_is() -> None:
     loop = Loop()
     for number in range(400):
         loop.send(number)
-    loop.turn(others=0.05)
+    loop.iterate(others=0.05)
     before = len(loop.done)
-    loop.turn(others=0.05)
+    loop.iterate(others=0.05)
     assert (len(loop.done) - before) * COST == pytest.approx(0.05, abs=2 * COST)
 
 
@@ -147,7 +119,7 @@ def test_a_frame_is_kept_though_its_memory_is_used_again() -> None:
     given: list[object] = []
     answer.then(given.append, given.append)
     memory[:] = b"else"
-    loop.turn()
+    loop.iterate()
     assert given == [[b"mine"]]
 
 
@@ -163,7 +135,7 @@ def test_a_queued_request_may_be_answered_later_and_is_cancelled_with_its_client
         pending.then(partial(given.__setitem__, name), print)
     outer["early"].cancel()  # type: ignore[union-attr]
     assert cancelled == []
-    loop.turn()
+    loop.iterate()
     assert cancelled == ["early"], "it was gone when its turn came"
     outer["gone"].cancel()  # type: ignore[union-attr]
     assert cancelled == ["early", "gone"]
@@ -178,7 +150,7 @@ def test_a_queued_request_is_handled_though_its_client_has_gone() -> None:
     leaving = loop.send(1)
     assert isinstance(leaving, Completion)
     leaving.cancel()
-    loop.turn()
+    loop.iterate()
     assert loop.done == [-1, 1]
     assert 1 not in loop.answers
 
@@ -198,7 +170,7 @@ def test_refusals_and_defects_reach_the_connection_and_the_next_request_is_serve
         answer = loop.scheduler.take(work, memoryview(b"3"))
         assert isinstance(answer, Completion)
         answer.then(given.append, given.append)
-    loop.turn()
+    loop.iterate()
     assert [type(each) for each in given] == [Refused, ZeroDivisionError, list]
 
 
@@ -208,11 +180,11 @@ def test_a_broker_that_stops_serves_all_and_one_that_is_killed_none() -> None:
         loop.send(number)
     loop.scheduler.finish()
     assert loop.done == list(range(30))
-    loop.turn()
+    loop.iterate()
     crowd(loop)
     loop.send(31)
     loop.scheduler.clear()
-    loop.turn()
+    loop.iterate()
     assert 31 not in loop.done
 
 
@@ -229,9 +201,9 @@ def test_it_schedules_itself_once_though_an_answer_brings_the_next_request() -> 
                 return
 
     next_request(None)
-    while loop.soon:
-        assert len(loop.soon) == 1
-        loop.turn()
+    while not loop.is_idle:
+        assert loop.ready == 1
+        loop.iterate()
     assert loop.done == [-1, *range(100, 140)]
 
 
@@ -248,18 +220,18 @@ def test_answers_that_bring_the_next_requests_do_not_make_a_turn_longer() -> Non
     for number in range(10):
         ask_again(number)
     for _ in range(50):
-        before = loop.time
-        loop.turn(others=2 * COST)
-        assert loop.time - before <= 2 * COST + 2 * AT_ONCE
+        before = loop.time()
+        loop.iterate(others=2 * COST)
+        assert loop.time() - before <= 2 * COST + 2 * AT_ONCE
 
 
 def test_what_came_before_a_timer_was_up_is_served_before_it() -> None:
     loop = Loop()
     crowd(loop)
     loop.scheduler.call_later(1.0, loop.done.append, 99)
-    loop.turn(others=2.0, arrived=range(40))  # the loop stood still: all this came meanwhile
-    while loop.soon:
-        loop.turn()
+    loop.iterate(others=2.0, arrived=range(40))  # the loop stood still: all this came meanwhile
+    while not loop.is_idle:
+        loop.iterate()
     assert loop.done == [-1, *range(40), 99]
 
 
@@ -267,10 +239,10 @@ def test_a_timer_gives_the_loop_a_chance_to_read_first() -> None:
     """asyncio may find a timer up without having looked at its sockets."""
     loop = Loop()
     loop.scheduler.call_later(1.0, loop.done.append, 99)
-    loop.turn(others=2.0)
-    loop.turn(arrived=range(40))
-    while loop.soon:
-        loop.turn()
+    loop.iterate(others=2.0)
+    loop.iterate(arrived=range(40))
+    while not loop.is_idle:
+        loop.iterate()
     assert loop.done == [*range(40), 99]
 
 
@@ -278,12 +250,12 @@ def test_a_timer_can_be_cancelled_until_it_has_run() -> None:
     for turns in range(4):
         loop = Loop()
         timer = loop.scheduler.call_later(1.0, loop.done.append, 99)
-        loop.time += 2.0
+        loop.spend(2.0)
         for number in range(turns):
-            loop.turn(arrived=range(10 * number, 10 * number + 10))
+            loop.iterate(arrived=range(10 * number, 10 * number + 10))
         timer.cancel()
-        while loop.soon or loop.timers:
-            loop.turn()
+        while not loop.is_idle or loop.next_timer() is not None:
+            loop.iterate()
         assert 99 not in loop.done, turns
 
 
@@ -295,10 +267,10 @@ def test_requests_behind_a_timer_that_fails_are_served(caplog: pytest.LogCapture
         raise ZeroDivisionError
 
     loop.scheduler.call_later(1.0, fail)
-    loop.turn(others=2.0, arrived=range(40))
-    loop.turn()
+    loop.iterate(others=2.0, arrived=range(40))
+    loop.iterate()
     loop.send(40)
-    while loop.soon:
-        loop.turn()
+    while not loop.is_idle:
+        loop.iterate()
     assert loop.done == [-1, *range(41)]
     assert "a queued request or timer failed" in caplog.text

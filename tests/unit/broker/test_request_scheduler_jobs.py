@@ -42,7 +42,7 @@ class Work:
             yield from before
             while self.left:
                 self.left -= 1
-                self.loop.time += STEP
+                self.loop.spend(STEP)
                 yield
             return [self.name.encode()]
         finally:
@@ -60,21 +60,21 @@ def delivered(answer: Any) -> list[Any]:
 def test_work_that_is_soon_done_is_answered_at_once() -> None:
     loop = Loop()
     assert loop.scheduler.take(Work(loop, 1).steps, memoryview(b"")) == [b"job"]
-    assert not loop.soon
+    assert loop.is_idle
 
 
 def test_work_that_takes_longer_goes_on_in_slices_and_others_have_their_turn() -> None:
     loop = Loop()
     work = Work(loop, 100)
-    began = loop.time
+    began = loop.time()
     given = delivered(loop.scheduler.take(work.steps, memoryview(b"")))
-    assert loop.time - began <= AT_ONCE + STEP
+    assert loop.time() - began <= AT_ONCE + STEP
     turns = 0
-    while loop.soon:
-        before = loop.time
-        loop.turn()
+    while not loop.is_idle:
+        before = loop.time()
+        loop.iterate()
         turns += 1
-        assert loop.time - before <= AT_ONCE + STEP
+        assert loop.time() - before <= AT_ONCE + STEP
     assert given == [[b"job"]]
     assert turns >= 100 * STEP / (AT_ONCE + STEP) - 2
 
@@ -85,7 +85,7 @@ def test_small_requests_are_served_beside_a_job() -> None:
     for number in range(20):
         loop.send(number)
     for _ in range(60):
-        loop.turn()
+        loop.iterate()
     assert loop.done == list(range(20))
     assert not given
 
@@ -93,10 +93,10 @@ def test_small_requests_are_served_beside_a_job() -> None:
 def test_a_turn_of_the_lane_is_bounded_even_after_the_loop_stood_still() -> None:
     loop = Loop()
     delivered(loop.scheduler.take(Work(loop, 1000).steps, memoryview(b"")))
-    loop.turn()
-    before = loop.time
-    loop.turn(others=10.0)
-    assert loop.time - before - 10.0 <= LONGEST_TURN + STEP
+    loop.iterate()
+    before = loop.time()
+    loop.iterate(others=10.0)
+    assert loop.time() - before - 10.0 <= LONGEST_TURN + STEP
 
 
 def test_few_jobs_are_open_at_a_time_and_the_next_has_not_begun() -> None:
@@ -105,8 +105,8 @@ def test_few_jobs_are_open_at_a_time_and_the_next_has_not_begun() -> None:
     frame = memoryview(bytes(SMALL + 1))
     answers = [delivered(loop.scheduler.take(job.steps, frame)) for job in jobs]
     assert [job.left for job in jobs[OPEN_JOBS:]] == [50, 50]
-    while loop.soon:
-        loop.turn()
+    while not loop.is_idle:
+        loop.iterate()
     assert answers == [[[str(number).encode()]] for number in range(OPEN_JOBS + 2)]
 
 
@@ -117,14 +117,14 @@ def test_a_job_whose_client_has_gone_is_dropped_and_the_next_takes_its_place() -
     pendings = []
     for job in jobs:
         pendings.append(loop.scheduler.take(job.steps, frame))
-        loop.time += WINDOW * 2
+        loop.spend(WINDOW * 2)
     given = [delivered(pending) for pending in pendings]
     for pending in pendings[:-1]:
         assert isinstance(pending, Completion)
         pending.cancel()
     assert [job.closed for job in jobs] == [True] * OPEN_JOBS + [False]
-    while loop.soon:
-        loop.turn()
+    while not loop.is_idle:
+        loop.iterate()
     assert given[:-1] == [[]] * OPEN_JOBS
     assert given[-1] == [[str(OPEN_JOBS).encode()]]
 
@@ -139,8 +139,8 @@ def test_work_that_is_done_to_the_end_goes_on_when_its_client_has_gone(size: int
     pending.on_frame_free = lambda: freed.append(work.left)
     pending.cancel()
     assert not freed
-    while loop.soon:
-        loop.turn()
+    while not loop.is_idle:
+        loop.iterate()
     assert work.left == 0
     assert freed == [0]
 
@@ -152,7 +152,7 @@ def test_a_large_frame_is_free_when_it_has_been_read_or_its_client_has_gone(gone
 
     def reading() -> Iterable[Any]:
         for _ in range(10):
-            loop.time += STEP
+            loop.spend(STEP)
             yield
         yield FRAME_READ
 
@@ -164,8 +164,8 @@ def test_a_large_frame_is_free_when_it_has_been_read_or_its_client_has_gone(gone
     if gone:
         answer.cancel()
         assert freed == [100]
-    while loop.soon:
-        loop.turn()
+    while not loop.is_idle:
+        loop.iterate()
     assert not answer.frame_in_use
     assert freed == [100]
 
@@ -174,15 +174,15 @@ def test_a_refusal_or_a_defect_in_a_job_reaches_the_connection() -> None:
     loop = Loop()
 
     def failing(error: Exception) -> Steps[Any]:
-        loop.time += 2 * AT_ONCE
+        loop.spend(2 * AT_ONCE)
         yield
         raise error
 
     refused = delivered(loop.scheduler.take(lambda _: failing(Refused("no")), memoryview(b"")))
-    loop.time += 1
+    loop.spend(1)
     failed = delivered(loop.scheduler.take(lambda _: failing(ZeroDivisionError()), memoryview(b"")))
-    while loop.soon:
-        loop.turn()
+    while not loop.is_idle:
+        loop.iterate()
     assert [type(each) for each in (*refused, *failed)] == [Refused, ZeroDivisionError]
 
 
@@ -224,18 +224,18 @@ class Named:
 
 def test_a_slice_that_keeps_the_loop_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
-    watchdog = Watchdog(loop, lambda: loop.time)
-    scheduler = RequestScheduler(loop, lambda: loop.time, watchdog)
+    watchdog = Watchdog(loop, loop.time)
+    scheduler = RequestScheduler(loop, loop.time, watchdog)
 
     def slow() -> Steps[None]:
-        loop.time += 1.5 * STALL_SECONDS
+        loop.spend(1.5 * STALL_SECONDS)
         yield
-        loop.time += 3 * STALL_SECONDS
+        loop.spend(3 * STALL_SECONDS)
         yield
 
     scheduler.take(lambda _: slow(), memoryview(b""), Named())
-    while loop.soon:
-        loop.turn()
+    while not loop.is_idle:
+        loop.iterate()
     assert watchdog.counts.by_requests == 2
     assert watchdog.counts.longest == pytest.approx(3 * STALL_SECONDS)
     assert "stood still for 150 ms because of ListGroups v4, 30 bytes, of 10.0.0.1:5000 (me)" in caplog.text
@@ -243,29 +243,29 @@ def test_a_slice_that_keeps_the_loop_is_logged_and_counted(caplog: pytest.LogCap
 
 def test_a_late_beat_tells_of_a_stall_that_no_request_explains(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
-    watchdog = Watchdog(loop, lambda: loop.time)
+    watchdog = Watchdog(loop, loop.time)
     watchdog.start()
     for _ in range(5):
-        loop.turn(others=0.1)
+        loop.iterate(others=0.1)
     assert watchdog.counts.by_others == 0
-    loop.turn(others=1.0)
+    loop.iterate(others=1.0)
     assert watchdog.counts.by_others == 1
     watchdog.request_took(2.0, None)
-    loop.turn(others=2.1)
+    loop.iterate(others=2.1)
     assert (watchdog.counts.by_requests, watchdog.counts.by_others) == (1, 1)
     assert watchdog.counts.longest == 2.0
     watchdog.stop()
-    loop.turn(others=5.0)
+    loop.iterate(others=5.0)
     assert watchdog.counts.by_others == 1
 
 
 def test_stalls_of_one_client_are_all_counted_but_not_all_logged(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
-    client_log = ClientLog(lambda: loop.time, limit=LineLimit(per_client=3))
-    watchdog = Watchdog(loop, lambda: loop.time, lambda: client_log)
+    client_log = ClientLog(loop.time, limit=LineLimit(per_client=3))
+    watchdog = Watchdog(loop, loop.time, lambda: client_log)
     for _ in range(50):
         watchdog.request_took(0.2, Named())
-        loop.time += 0.1
+        loop.spend(0.1)
     assert watchdog.counts.by_requests == 50
     assert caplog.text.count("because of ListGroups") == 3
     client_log.close()
@@ -274,10 +274,10 @@ def test_stalls_of_one_client_are_all_counted_but_not_all_logged(caplog: pytest.
 
 def test_stalls_that_no_client_caused_are_not_all_logged(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
-    client_log = ClientLog(lambda: loop.time, limit=LineLimit(per_client=3, window=60.0))
-    watchdog = Watchdog(loop, lambda: loop.time, lambda: client_log)
+    client_log = ClientLog(loop.time, limit=LineLimit(per_client=3, window=60.0))
+    watchdog = Watchdog(loop, loop.time, lambda: client_log)
     watchdog.start()
     for _ in range(20):
-        loop.turn(others=1.0)
+        loop.iterate(others=1.0)
     assert watchdog.counts.by_others == 20
     assert caplog.text.count("not because of a single request") == 3

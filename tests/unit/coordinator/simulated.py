@@ -7,13 +7,11 @@ due happens in order. `restarted` is what a new coordinator makes of the same lo
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ottla.clock import ManualClock
 from ottla.coordinator.effects import Effects, Reply
 from ottla.coordinator.group import Caller, GroupSettings
 from ottla.coordinator.groups import Groups
@@ -33,48 +31,21 @@ from ottla.protocol.messages.leave_group import MemberIdentity
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ottla.replication.partition import Partition
 from ottla.replication.purgatory import Purgatory
+from ottla.testing.simulation.virtual_time import SimulatedClock, VirtualTime
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=3000)
 
 
-class _Timer:
-    def __init__(self) -> None:
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class ManualScheduler:
-    """An event loop that runs when it is told to, on a clock that moves with it."""
+class ManualScheduler(VirtualTime):
+    """Virtual time with the clock that goes with it."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self._due: list[tuple[float, int, _Timer, Callable[..., object], tuple[object, ...]]] = []
-        self._numbers = itertools.count()
-
-    def call_soon(self, callback: Callable[..., object], *args: object) -> object:
-        return self.call_later(0, callback, *args)
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> _Timer:
-        timer = _Timer()
-        entry = (self.clock.monotonic() + max(delay, 0), next(self._numbers), timer, callback, args)
-        heapq.heappush(self._due, entry)
-        return timer
+        super().__init__()
+        self.clock = SimulatedClock(self)
 
     def run(self, milliseconds: int = 0) -> None:
         """Let time pass, and all that is due until then happen."""
-        end = self.clock.monotonic() + milliseconds / 1000
-        while self._due and self._due[0][0] <= end + 1e-9:
-            due, _, timer, callback, args = heapq.heappop(self._due)
-            missing = round((due - self.clock.monotonic()) * 1000)
-            if missing > 0:
-                self.clock.advance(missing)
-            if not timer.cancelled:
-                callback(*args)
-        left = round((end - self.clock.monotonic()) * 1000)
-        if left > 0:
-            self.clock.advance(left)
+        self.advance(milliseconds / 1000)
 
 
 class MemoryPartition:

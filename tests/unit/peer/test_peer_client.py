@@ -20,8 +20,9 @@ from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from ottla.testing.simulation.loop import Host, SimulatedLoop
+from ottla.testing.simulation.loop import SimulatedLoop
 from ottla.testing.simulation.network import SimulatedConnector, SimulatedNetwork
+from ottla.testing.simulation.virtual_time import Host
 
 ADDRESS = ("peer", 9092)
 METADATA = 3

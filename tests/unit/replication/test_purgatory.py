@@ -4,36 +4,7 @@ from collections.abc import Callable
 
 from ottla.completion import Completion
 from ottla.replication.purgatory import Purgatory
-
-
-class ManualScheduler:
-    """An event loop by hand."""
-
-    def __init__(self) -> None:
-        self.soon: list[tuple[Callable[..., object], tuple[object, ...]]] = []
-        self.timers: list[tuple[float, Callable[..., object], tuple[object, ...], list[bool]]] = []
-        self.now = 0.0
-
-    def call_soon(self, callback: Callable[..., object], *args: object) -> None:
-        self.soon.append((callback, args))
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> "Timer":
-        cancelled: list[bool] = []
-        self.timers.append((self.now + delay, callback, args, cancelled))
-        return Timer(cancelled)
-
-    def run_once(self) -> None:
-        soon, self.soon = self.soon, []
-        for callback, args in soon:
-            callback(*args)
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-        due = [timer for timer in self.timers if timer[0] <= self.now]
-        self.timers = [timer for timer in self.timers if timer[0] > self.now]
-        for _, callback, args, cancelled in due:
-            if not cancelled:
-                callback(*args)
+from ottla.testing.simulation.virtual_time import VirtualTime
 
 
 def enter(
@@ -49,26 +20,18 @@ def enter(
     return operation
 
 
-class Timer:
-    def __init__(self, cancelled: list[bool]) -> None:
-        self._cancelled = cancelled
-
-    def cancel(self) -> None:
-        self._cancelled.append(True)
-
-
 def test_an_operation_leaves_when_a_notified_key_makes_it_ready() -> None:
-    scheduler, done, level = ManualScheduler(), [], 0
+    scheduler, done, level = VirtualTime(), [], 0
     purgatory = Purgatory(scheduler)
     enter(purgatory, ["a", "b"], lambda: level >= 2, done.append, timeout=1)
     level = 1
     purgatory.notify("a")
-    scheduler.run_once()
+    scheduler.run_ready()
     assert done == []
     level = 2
     purgatory.notify("b")
     assert done == [], "the check is put off to the next iteration"
-    scheduler.run_once()
+    scheduler.run_ready()
     assert done == [False]
     scheduler.advance(5)
     assert done == [False]
@@ -76,7 +39,7 @@ def test_an_operation_leaves_when_a_notified_key_makes_it_ready() -> None:
 
 
 def test_an_operation_expires_at_its_deadline() -> None:
-    scheduler, done = ManualScheduler(), []
+    scheduler, done = VirtualTime(), []
     purgatory = Purgatory(scheduler)
     enter(purgatory, ["a"], lambda: False, done.append, timeout=1)
     scheduler.advance(0.9)
@@ -84,40 +47,40 @@ def test_an_operation_expires_at_its_deadline() -> None:
     scheduler.advance(0.2)
     assert done == [True]
     purgatory.notify("a")
-    scheduler.run_once()
+    scheduler.run_ready()
     assert done == [True]
 
 
 def test_a_burst_of_notices_causes_one_check() -> None:
-    scheduler, asked = ManualScheduler(), []
+    scheduler, asked = VirtualTime(), []
     purgatory = Purgatory(scheduler)
     enter(purgatory, ["a"], lambda: bool(asked.append(1)), lambda expired: None, timeout=1)
     for _ in range(10):
         purgatory.notify("a")
-    scheduler.run_once()
+    scheduler.run_ready()
     assert len(asked) == 1
 
 
 def test_a_notice_that_no_operation_waits_for_schedules_nothing() -> None:
-    scheduler = ManualScheduler()
+    scheduler = VirtualTime()
     Purgatory(scheduler).notify("a")
-    assert scheduler.soon == []
+    assert scheduler.is_idle
 
 
 def test_a_cancelled_operation_has_no_outcome() -> None:
-    scheduler, done = ManualScheduler(), []
+    scheduler, done = VirtualTime(), []
     purgatory = Purgatory(scheduler)
     wait = enter(purgatory, ["a"], lambda: True, done.append, timeout=1)
     purgatory.notify("a")
     wait.cancel()
-    scheduler.run_once()
+    scheduler.run_ready()
     scheduler.advance(2)
     assert done == []
     assert len(purgatory) == 0
 
 
 def test_all_operations_expire_when_the_broker_stops() -> None:
-    scheduler, done = ManualScheduler(), []
+    scheduler, done = VirtualTime(), []
     purgatory = Purgatory(scheduler)
     for key in "abc":
         enter(purgatory, [key, "shared"], lambda: False, done.append, timeout=9)
@@ -127,7 +90,7 @@ def test_all_operations_expire_when_the_broker_stops() -> None:
 
 
 def test_an_operation_that_fails_does_not_keep_others_from_being_checked() -> None:
-    scheduler, done, failed = ManualScheduler(), [], []
+    scheduler, done, failed = VirtualTime(), [], []
     purgatory = Purgatory(scheduler)
 
     def defect(*_: object) -> bool:
@@ -137,22 +100,22 @@ def test_an_operation_that_fails_does_not_keep_others_from_being_checked() -> No
     enter(purgatory, ["a"], lambda: True, defect, timeout=1)
     enter(purgatory, ["a"], lambda: True, done.append, timeout=1)
     purgatory.notify("a")
-    scheduler.run_once()
+    scheduler.run_ready()
     assert (done, [str(error) for error in failed], len(purgatory)) == ([False], ["a defect"], 0)
 
 
 def test_an_operation_that_another_one_cancelled_has_no_outcome() -> None:
-    scheduler, done = ManualScheduler(), []
+    scheduler, done = VirtualTime(), []
     purgatory = Purgatory(scheduler)
     enter(purgatory, ["a"], lambda: True, lambda expired: second.cancel(), timeout=1)
     second = enter(purgatory, ["a"], lambda: True, done.append, timeout=1)
     purgatory.notify("a")
-    scheduler.run_once()
+    scheduler.run_ready()
     assert done == []
 
 
 def test_an_operation_with_many_keys_is_checked_once_and_gets_the_keys_that_changed() -> None:
-    scheduler = ManualScheduler()
+    scheduler = VirtualTime()
     purgatory = Purgatory(scheduler)
     asked: list[str] = []
     noticed: list[object] = []
@@ -164,36 +127,36 @@ def test_an_operation_with_many_keys_is_checked_once_and_gets_the_keys_that_chan
     purgatory.enter([f"key-{n}" for n in range(1_000)] * 2, ready, 1, noticed.append)
     for number in range(500):
         purgatory.notify(f"key-{number}")
-    scheduler.run_once()
+    scheduler.run_ready()
     assert asked == ["once"]
     assert noticed == [f"key-{n}" for n in range(500)]
 
 
 def test_many_operations_of_one_key_are_checked_over_several_iterations_in_order() -> None:
-    scheduler = ManualScheduler()
+    scheduler = VirtualTime()
     purgatory = Purgatory(scheduler)
     left: list[int] = []
     for number in range(1_000):
         enter(purgatory, ["a"], lambda: True, lambda _, number=number: left.append(number), timeout=1)  # type: ignore[misc]
     purgatory.notify("a")
-    while scheduler.soon:
+    while not scheduler.is_idle:
         before = len(left)
-        scheduler.run_once()
+        scheduler.run_ready()
         assert len(left) - before <= 100, "others have their turn"
     assert left == list(range(1_000))
 
 
 def test_an_operation_that_enters_while_many_are_checked_is_checked_too() -> None:
-    scheduler = ManualScheduler()
+    scheduler = VirtualTime()
     purgatory = Purgatory(scheduler)
     left: list[str] = []
     for _ in range(200):
         enter(purgatory, ["a"], lambda: True, lambda _: left.append("first"), timeout=1)
     purgatory.notify("a")
-    scheduler.run_once()
+    scheduler.run_ready()
     enter(purgatory, ["a"], lambda: True, lambda _: left.append("second"), timeout=1)
     purgatory.notify("a")
-    while scheduler.soon:
-        scheduler.run_once()
+    while not scheduler.is_idle:
+        scheduler.run_ready()
     assert left == ["first"] * 200 + ["second"]
     assert len(purgatory) == 0

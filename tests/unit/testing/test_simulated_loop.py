@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 
-from ottla.testing.simulation.loop import START_MS, Host, NothingToDo, SimulatedClock, SimulatedLoop
+from ottla.testing.simulation.loop import NothingToDo, SimulatedLoop
+from ottla.testing.simulation.virtual_time import START_MS, Host, SimulatedClock
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from ottla.testing.simulation.loop import Host, SimulatedLoop
+from ottla.testing.simulation.loop import SimulatedLoop
 from ottla.testing.simulation.network import BUFFER, SimulatedNetwork, SimulatedSocket
+from ottla.testing.simulation.virtual_time import Host
 
 PORT = 9092
 

@@ -4,9 +4,8 @@ Time moves only when nothing is left to do: then it jumps to the next timer. Soc
 simulated network (`network`), which the loop asks for their readiness instead of the kernel. Work for threads
 runs on the loop's own thread, a little later in virtual time, one job of an executor after another.
 
-Every task and callback belongs to the `Host` in whose context it was made. When a host crashes, nothing of it
-runs again: no `finally`, no last write, as after kill -9. Its tasks are kept until the run is over, so that
-the garbage collector does not close their coroutines in the middle of it.
+When a host crashes, nothing of it runs again: no `finally`, no last write, as after kill -9. Its tasks are
+kept until the run is over, so that the garbage collector does not close their coroutines in the middle of it.
 """
 
 from __future__ import annotations
@@ -14,53 +13,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import heapq
 import logging
 import selectors
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, cast
 
-from ottla.clock import Clock
+from ottla.testing.simulation.virtual_time import VirtualTime
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-START_MS = 1_700_000_000_000
-"""Wall-clock time at which every simulation begins."""
-
 _LONGEST_THREAD_START = 0.001
-_MANY_TASKS = _MANY_TIMERS = 1000
+_MANY_TASKS = 1000
 _BETWEEN_JOBS = 1e-6  # timers of the same moment run in no particular order
-_host: contextvars.ContextVar[Host | None] = contextvars.ContextVar("simulated host", default=None)
 
 
 class NothingToDo(RuntimeError):
     """No timer is pending and no socket can become ready: the simulated system hangs for ever."""
-
-
-class Host:
-    """One simulated machine or process. `skew_ms` shifts its wall clock."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.alive = True
-        self.skew_ms = 0
-
-    def __repr__(self) -> str:
-        return f"<host {self.name}{'' if self.alive else ', crashed'}>"
-
-    def run(self, function: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """Call `function` so that what it starts belongs to this host."""
-        context = contextvars.copy_context()
-        context.run(_host.set, self)
-        return context.run(function, *args)
-
-    def crash(self) -> None:
-        """Stop everything that belongs to this host, at once and for good."""
-        self.alive = False
 
 
 class Sockets(Protocol):
@@ -76,7 +47,6 @@ class _Selector(selectors.BaseSelector):
 
     def __init__(self, rng: Random) -> None:
         self.sockets: Sockets | None = None
-        self.now = 0.0
         self._rng = rng
         self._keys: dict[int, selectors.SelectorKey] = {}
         self.touched: dict[int, None] = {}
@@ -121,9 +91,8 @@ class _Selector(selectors.BaseSelector):
         return cast("Mapping[Any, selectors.SelectorKey]", self._keys)
 
 
-class SimulatedLoop(asyncio.SelectorEventLoop):
+class SimulatedLoop(VirtualTime, asyncio.SelectorEventLoop):  # type: ignore[misc]
     if TYPE_CHECKING:  # of asyncio's base class; its stubs leave them out
-        _ready: deque[asyncio.Handle]
         _stopping: bool
 
         def _process_events(self, events: list[tuple[selectors.SelectorKey, int]]) -> None: ...
@@ -133,13 +102,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._rng = rng
         self._executors: dict[int, float] = {}
         self._tasks: list[asyncio.Task[Any]] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._timer_count = 0
-        self._many_timers = _MANY_TIMERS
         self._discarded = False
         self.defects: list[str] = []
         """Unhandled errors: exceptions in callbacks and in tasks whose results were never retrieved."""
-        super().__init__(self._virtual)
+        asyncio.SelectorEventLoop.__init__(self, self._virtual)
+        VirtualTime.__init__(self)
         self.set_exception_handler(self._note_defect)
 
     def use(self, sockets: Sockets) -> None:
@@ -154,68 +121,31 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """A socket is gone without having been closed."""
         self._virtual.drop(fd)
 
-    def time(self) -> float:
-        return self._virtual.now
-
     # -- one iteration --------------------------------------------------------------------------------
 
-    # The scheduler of asyncio, written again without what virtual time does not need (slow callbacks, debug
-    # mode, clocks with a resolution): a third of a simulated run is spent here. A handle carries the context
-    # in which it was made, and with it its host.
+    call_exception_handler = asyncio.SelectorEventLoop.call_exception_handler
+    get_debug = asyncio.SelectorEventLoop.get_debug
 
     def call_soon(  # type: ignore[override]
-        self,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        if not self._discarded:
-            self._ready.append(handle)
-        return handle
-
-    def call_at(  # type: ignore[override]
-        self,
-        when: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timer_count += 1
-        heapq.heappush(self._timers, (when, self._timer_count, timer))
-        if len(self._timers) > self._many_timers:
-            self._timers[:] = [each for each in self._timers if not each[2].cancelled()]
-            heapq.heapify(self._timers)
-            self._many_timers = max(_MANY_TIMERS, 2 * len(self._timers))
-        return timer
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio counts these to clean up its own heap."""
+        if self._discarded:
+            return asyncio.Handle(callback, args, self, context)
+        return super().call_soon(callback, *args, context=context)
 
     def _run_once(self) -> None:
         """Move time if nothing else is left to do, and run what is ready now."""
-        virtual, ready, timers = self._virtual, self._ready, self._timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
+        virtual = self._virtual
         if virtual.touched:
             events = virtual.select(0)
             if events:
                 self._process_events(events)
-        if not ready and not self._stopping:
-            if not timers:
+        if not self._ready and not self._stopping:
+            due = self.next_timer()
+            if due is None:
                 raise NothingToDo("no timer is pending and no socket is ready")
-            virtual.now = max(virtual.now, timers[0][0])
-        now = virtual.now
-        while timers and timers[0][0] <= now:
-            ready.append(heapq.heappop(timers)[2])
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            host = handle._context.get(_host)  # type: ignore[attr-defined]
-            if host is None or host.alive:
-                handle._run()
+            self.now = max(self.now, due)
+        self.run_ready()
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = super().create_task(coro, **options)
@@ -284,18 +214,3 @@ def _dropped(task: asyncio.Task[Any]) -> bool:
     except BaseException:  # noqa: BLE001 - whatever the end of a dropped coroutine raises
         return True
     return False
-
-
-class SimulatedClock(Clock):
-    """The time of one host: the loop's, and a wall clock that may be wrong."""
-
-    def __init__(self, loop: SimulatedLoop, host: Host | None = None) -> None:
-        self._loop = loop
-        self._host = host
-
-    def now_ms(self) -> int:
-        skew = self._host.skew_ms if self._host is not None else 0
-        return START_MS + skew + int(self._loop.time() * 1000)
-
-    def monotonic(self) -> float:
-        return self._loop.time()

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ottla.testing.simulation.loop import Host, SimulatedLoop
+from ottla.testing.simulation.loop import SimulatedLoop
+from ottla.testing.simulation.virtual_time import Host
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -31,9 +31,10 @@ from ottla.broker.broker import Broker
 from ottla.config.values import BrokerConfig
 from ottla.peer.client import PeerClient
 from ottla.testing.disk import MemoryDisk
-from ottla.testing.simulation.loop import Host, SimulatedClock, SimulatedLoop
+from ottla.testing.simulation.loop import SimulatedLoop
 from ottla.testing.simulation.network import SimulatedConnector, SimulatedNetwork, SimulatedSockets
 from ottla.testing.simulation.registry import SimulatedRegistry
+from ottla.testing.simulation.virtual_time import Host, SimulatedClock
 
 T = TypeVar("T")
 
