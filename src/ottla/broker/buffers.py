@@ -1,11 +1,14 @@
 """Memory for requests on their way in and answers on their way out, bounded for the whole broker.
 
 A fresh buffer per frame would double the cost of producing (page faults and zeroing), so large frames
-borrow one from here and give it back when the request has been handled; small frames never come here, they
-share one buffer of the server. `queued.max.request.bytes` bounds what is lent out: a connection that would
-go above waits, unread, until others are done, and the kernel slows its sender down.
+borrow one from here, and the request gives it back when it needs it no longer. Small frames are received into
+one buffer of the server, which all connections share. Where such a request outlives its handler's call, that
+buffer is handed over to it (`hand_over`) and the server goes on with another. `queued.max.request.bytes`
+bounds what is lent: a connection that needs more waits, unread, until others are done, and the kernel slows
+its sender down. Buffers that are handed over count too, but are not refused: there is at most one per
+connection.
 
-Nobody can hold all of it against the others (`RequestMemory`):
+No client can hold all of it against the others (`RequestMemory`):
 
 * An eighth of the limit is lent to small frames only, so that a few huge ones never stop ordinary producers.
 * A claim is granted when it fits, also past a larger one that came before it. A claim that has waited for
@@ -23,8 +26,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from mmap import mmap
-from typing import Protocol
+from typing import Protocol, cast
 
+RECEIVE_BUFFER = 64 * 1024
+_RECEIVE_BUFFERS_KEPT = 16
 _SMALLEST = 64 * 1024
 _NOTHING = bytearray()
 _MAPPED = 4 * 1024 * 1024
@@ -36,13 +41,27 @@ PATIENCE = 10.0
 class Lease:
     """A buffer lent to one frame. `view` is exactly as long as the frame."""
 
-    __slots__ = ("_address", "_buffer", "_large", "view")
+    __slots__ = ("_address", "_buffer", "_handed_over", "_large", "_memory", "view")
 
-    def __init__(self, buffer: bytearray | mmap, size: int, address: str, large: bool) -> None:
+    def __init__(
+        self,
+        memory: RequestMemory,
+        buffer: bytearray | mmap,
+        size: int,
+        address: str,
+        *,
+        large: bool = False,
+        handed_over: bool = False,
+    ) -> None:
+        self._memory = memory
         self._buffer = buffer
         self._address = address
         self._large = large
+        self._handed_over = handed_over
         self.view = memoryview(buffer)[:size]
+
+    def release(self) -> None:
+        self._memory.give_back(self)
 
 
 class Claim:
@@ -73,6 +92,7 @@ class RequestMemory:
         self._kept = 0
         self._free: dict[int, list[bytearray | mmap]] = {}
         self._waiting: dict[Claim, None] = {}  # in the order of their coming
+        self._receive_buffers: list[bytearray] = []  # free ones
         self._large = 0  # of `lent`, what large frames have
         self._by_address: Counter[str] = Counter()
 
@@ -137,7 +157,17 @@ class RequestMemory:
             buffer = free.pop()
         else:
             buffer = mmap(-1, room) if room > _MAPPED else bytearray(room)
-        return Lease(buffer, size, address, large)
+        return Lease(self, buffer, size, address, large=large)
+
+    def receive_buffer(self) -> bytearray:
+        """A buffer to receive small frames into. It counts as lent from when it is handed over."""
+        return self._receive_buffers.pop() if self._receive_buffers else bytearray(RECEIVE_BUFFER)
+
+    def hand_over(self, buffer: bytearray, address: str) -> Lease:
+        """A request from `address` needs the receive buffer in which it lies for longer than one call."""
+        self.lent += len(buffer)
+        self._by_address[address] += len(buffer)
+        return Lease(self, buffer, len(buffer), address, handed_over=True)
 
     def wait(self, size: int, granted: Callable[[Lease], None], address: str = "") -> Claim:
         """Have `granted` called with a buffer when there is room for it, unless the claim is withdrawn."""
@@ -164,7 +194,11 @@ class RequestMemory:
         self._by_address[address] -= room
         if self._by_address[address] <= 0:
             del self._by_address[address]
-        if self._kept + room <= self._keep:
+        if lease._handed_over:
+            # Not for other frames: the connection may still look at what came behind the request.
+            if len(self._receive_buffers) < _RECEIVE_BUFFERS_KEPT:
+                self._receive_buffers.append(cast(bytearray, buffer))
+        elif self._kept + room <= self._keep:
             self._kept += room
             self._free.setdefault(room, []).append(buffer)
         del buffer

@@ -20,9 +20,8 @@ import logging
 import socket
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from ottla.broker.buffers import Claim, Lease, RequestMemory, UnsentAnswers
 from ottla.broker.client_memory import HALF_FRAMES, ClientMemory, Holding
@@ -59,30 +58,8 @@ _CACHED_SECONDS = 1.0
 """So long what was found in memory is taken to be there."""
 
 
-T = TypeVar("T")
-
-
 class Refused(Exception):
     """The connection has to be closed: what came in is not a request we can answer. The text says why."""
-
-
-class Answering(Completion[T]):
-    """An answer that comes later, of a request whose frame may still be needed."""
-
-    __slots__ = ("frame_in_use", "on_frame_free")
-
-    def __init__(self, on_cancel: Callable[[], object] | None = None) -> None:
-        super().__init__(on_cancel)
-        self.frame_in_use = False
-        """True while the request is still being read from its frame: the memory may not be given back."""
-        self.on_frame_free: Callable[[], None] | None = None
-
-    def free_frame(self) -> None:
-        """The request has been read, or will not be: its frame may be used for something else."""
-        self.frame_in_use = False
-        if self.on_frame_free is not None:
-            free, self.on_frame_free = self.on_frame_free, None
-            free()
 
 
 class Host(Protocol):
@@ -93,13 +70,15 @@ class Host(Protocol):
     client_memory: ClientMemory
     unsent: UnsentAnswers
     scratch: memoryview
-    """What comes in is received here, and frames are handled here."""
+    """What comes in is received here, and small frames are handled here."""
     answer_scratch: memoryview
     """Small answers are put together here."""
     max_frame: int
     client_log: ClientLog
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Answer: ...
+
+    def hand_over_scratch(self, address: str) -> Lease: ...
 
     def closed(self, connection: Connection) -> None: ...
 
@@ -122,7 +101,9 @@ class Connection:
         "_filled",
         "_frame",
         "_half",
+        "_handled",
         "_host",
+        "_in_scratch",
         "_looked",
         "_out",
         "_producing",
@@ -153,6 +134,8 @@ class Connection:
         self._frame: Lease | None = None  # a large frame being received, `_filled` bytes of it are there
         self._filled = 0
         self._looked = (0.0, 0)  # when `crawls` was asked last, and how many bytes were there then
+        self._handled: Lease | None = None  # the memory of a large frame that is being handled now
+        self._in_scratch = False  # the frame that is being handled now lies in the host's `scratch`
         self._claim: Claim | None = None
         self._early = bytearray()  # bytes that came behind a request which is still under way
         self._half: Holding | None = None  # the account of bytes that are kept for later
@@ -300,6 +283,7 @@ class Connection:
         """Handle the frames in data[:end]; keep what is not a whole frame for later."""
         position = requests = 0
         self._turn_over = False
+        self._in_scratch = data is self._host.scratch
         while not self._closed:
             left = end - position
             if left < _SIZE:
@@ -335,8 +319,20 @@ class Connection:
             self._keep(0)
 
     def end_turn(self) -> None:
-        """The request that is handled now has taken long: handle no other in this turn of the loop."""
+        """The request that is handled now has taken long: handle no other in this iteration of the loop."""
         self._turn_over = True
+
+    def take_frame(self) -> Lease | None:
+        """Let the frame that is handled now outlive the call. The caller owns its memory and releases it.
+
+        None when the frame lies in memory that belongs to nobody else: then nothing has to be released.
+        """
+        lease, self._handled = self._handled, None
+        if lease is None and self._in_scratch:
+            lease = self._host.hand_over_scratch(self.address)
+            self._in_scratch = False
+            self._turn_over = True  # the frames behind it are moved out of the memory that is not ours now
+        return lease
 
     def _keep(self, size: int) -> None:
         """Account for bytes that wait for the rest of their frame or for the request before them."""
@@ -383,15 +379,13 @@ class Connection:
     def _frame_complete(self) -> None:
         lease = self._frame
         assert lease is not None
-        self._frame = None
+        self._frame, self._handled = None, lease
         try:
             self._handle(lease.view)
         finally:
-            answering = self._answering
-            if isinstance(answering, Answering) and answering.frame_in_use:
-                answering.on_frame_free = lambda: self._host.memory.give_back(lease)
-            else:
-                self._host.memory.give_back(lease)
+            if self._handled is not None:  # nothing has taken it
+                self._handled = None
+                lease.release()
 
     def _handle(self, frame: memoryview) -> bool:
         """Let one request be answered. True when the next one may be read at once."""
@@ -404,7 +398,7 @@ class Connection:
             self._answering = answer
             self._producing = frame[:2] == _PRODUCE_KEY
             answer.then(self._answered, self._failed)
-            return False
+            return not self.busy and not self._closed
         if answer is not None and not self._client_gone:
             self._send(answer)
         return not self.busy and not self._closed

@@ -26,8 +26,9 @@ from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.buffers import Lease
 from ottla.broker.connection import TURN_SECONDS, Answer, Connection, Parts, Refused
-from ottla.broker.request_scheduler import FRAME_READ, LARGEST, RequestScheduler, Steps
+from ottla.broker.request_scheduler import LARGEST, RequestScheduler, Steps
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
 from ottla.completion import Completion, run_coroutine
 from ottla.protocol import codec
@@ -47,15 +48,31 @@ PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
 
 class RequestContext:
-    """Who asks, under which version, and in how many bytes."""
+    """What asks, under which version, in how many bytes; and the owner of these bytes.
 
-    __slots__ = ("api", "connection", "header", "size")
+    Decoded records refer to the frame, which is there during the handler's call. A handler that needs it for
+    longer calls `keep_frame`, and `release_frame` when it needs it no longer.
+    """
+
+    __slots__ = ("_memory", "api", "connection", "header", "size")
 
     def __init__(self, api: Api, header: RequestHeader, connection: Connection, size: int = 0) -> None:
         self.api = api
         self.header = header
         self.connection = connection
         self.size = size
+        self._memory: Lease | None = None
+
+    def keep_frame(self) -> None:
+        """Let the frame outlive the handler's call. Nothing is copied."""
+        if self._memory is None:
+            self._memory = self.connection.take_frame()
+
+    def release_frame(self) -> None:
+        """Nothing reads the frame any more. Nothing happens when it was not kept, or was released before."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.release()
 
     @property
     def version(self) -> int:
@@ -109,18 +126,25 @@ class Dispatcher:
         if handler is None:
             raise Refused(f"API {api_key} is not served here")
         context = RequestContext(APIS[api_key], header, connection, size)
-        if api_key == PRODUCE or (api_key == FETCH and size <= LARGEST):
-            try:
-                return self._at_once(handler, context, frame)
-            except codec.ManyObjects:
-                return self._produce_in_slices(handler, context, frame)
-            finally:
-                seconds = self._now() - connection.last_active
-                if seconds > TURN_SECONDS:
-                    connection.end_turn()
-                    if seconds > STALL_SECONDS:
-                        self._watchdog.request_took(seconds, context)
-        return self._scheduler.take(partial(self._steps, handler, context), frame, context)
+        try:
+            if api_key == PRODUCE or (api_key == FETCH and size <= LARGEST):
+                try:
+                    return self._at_once(handler, context, frame)
+                except codec.ManyObjects:
+                    return self._produce_in_slices(handler, context, frame)
+                finally:
+                    seconds = self._now() - connection.last_active
+                    if seconds > TURN_SECONDS:
+                        connection.end_turn()
+                        if seconds > STALL_SECONDS:
+                            self._watchdog.request_took(seconds, context)
+            kept = size > LARGEST
+            if kept:
+                context.keep_frame()
+            return self._scheduler.take(partial(self._steps, handler, context), frame, context, kept=kept)
+        except BaseException:
+            context.release_frame()
+            raise
 
     def _at_once(self, handler: Handler, context: RequestContext, frame: memoryview) -> Answer:
         api, header = context.api, context.header
@@ -139,38 +163,31 @@ class Dispatcher:
             raise self._defect(error, context) from error
         if isinstance(response, GeneratorType):
             is_produce = header.api_key == PRODUCE
-            return self._scheduler.run(
-                self._rest(response, context),
-                context,
-                frame_in_use=is_produce and context.size > LARGEST,
-                to_the_end=is_produce,
-            )
+            return self._scheduler.run(self._rest(response, context), context, to_the_end=is_produce)
         return self._later(response, context)
 
     def _produce_in_slices(self, handler: Handler, context: RequestContext, frame: memoryview) -> Answer:
         """Decode a Produce with pauses, then let it be handled. Its records stay in the frame meanwhile."""
-        if len(frame) <= LARGEST:
-            frame = memoryview(bytearray(frame))  # the next request comes into the same memory
-        work = partial(self._steps, handler, context, keep_frame=True)
-        return self._scheduler.take(work, frame, context, to_the_end=True)
+        context.keep_frame()
+        work = partial(self._steps, handler, context, has_records=True)
+        return self._scheduler.take(work, frame, context, kept=True, to_the_end=True)
 
     def _steps(
-        self, handler: Handler, context: RequestContext, frame: memoryview, *, keep_frame: bool = False
+        self, handler: Handler, context: RequestContext, frame: memoryview, *, has_records: bool = False
     ) -> Steps[Answer]:
-        """As `_at_once`, with pauses. What the handler reads later than now needs `keep_frame`."""
+        """As `_at_once`, with pauses. The handler of a request that `has_records` releases its frame."""
         api, header = context.api, context.header
         version, start = header.api_version, header.body_start
         try:
-            if keep_frame:
+            if has_records or len(frame) > LARGEST:
                 request = yield from codec.decode_in_slices(api.request, version, frame, start)
-            elif len(frame) > LARGEST:
-                request = yield from codec.decode_in_slices(api.request, version, frame, start)
-                del frame
-                yield FRAME_READ
             else:
                 request = codec.decode(api.request, version, frame, start)
         except codec.Malformed as malformed:
             raise Refused(f"malformed {api.name} v{version}: {malformed}") from None
+        del frame
+        if not has_records:
+            context.release_frame()
         try:
             response = handler(self._broker, request, context)
         except Refused:

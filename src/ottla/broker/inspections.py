@@ -5,9 +5,9 @@ One thread does it, for one batch at a time, so that the memory for opened recor
 moment, by which the event loop gets the interpreter whenever it wants it: others wait for a stretch (half a
 millisecond), not for the five milliseconds after which Python would make a thread let go.
 
-A batch that waits here was copied out of its frame. How much may wait, and who is next, is decided by
-`backlog`; what may not wait is refused. A batch that nobody waits for any more, because its client has gone
-before it was acknowledged, is dropped when its turn comes or when its room is needed.
+A batch that waits here lies in the frame of its request, which keeps it. How much may wait, and what is next,
+is decided by `backlog`; what may not wait is refused. A batch whose client has gone before it was
+acknowledged is dropped when its turn comes or when its space is needed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ClientGone(Exception):
     """The batch was dropped: its client has closed the connection and will send it again."""
 
 
-class Copy:
-    """One batch in memory of its own, until it is released."""
+class HeldBatch:
+    """One batch that waits in its frame, until it is released."""
 
     __slots__ = ("_holding", "_turn", "abandoned", "records", "seconds")
 
@@ -53,9 +53,9 @@ class Inspections:
         self._now = now
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ottla-inspection")
         self._stopping = False
-        self._copies: dict[Copy, None] = {}
-        self._working: Copy | None = None
-        self._waiting: list[tuple[float, int, Copy]] = []  # a heap: when it is due, who came first
+        self._held: dict[HeldBatch, None] = {}
+        self._working: HeldBatch | None = None
+        self._waiting: list[tuple[float, int, HeldBatch]] = []  # a heap: when it is due, who came first
         self._came = count()
 
     def close(self) -> None:
@@ -63,10 +63,10 @@ class Inspections:
         self._stopping = True
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def copy(self, records: memoryview, address: str, abandoned: Callable[[], bool]) -> Copy | None:
-        """The batch in memory of its own, to be given back with `release`; None when too much waits.
+    def admit(self, records: memoryview, address: str, abandoned: Callable[[], bool]) -> HeldBatch | None:
+        """Count the batch as waiting, until `release`; None when too much waits.
 
-        Once `abandoned` says so nobody needs the batch any more, and it may be dropped.
+        Once `abandoned` says so the batch is not needed any more, and may be dropped.
         """
         size, seconds = len(records), work_seconds(read_header(records))
         holding = self._backlog.admit(address, size, seconds)
@@ -74,31 +74,31 @@ class Inspections:
             holding = self._backlog.admit(address, size, seconds)
         if holding is None:
             return None
-        copy = Copy(memoryview(bytearray(records)), seconds, holding, abandoned)
-        self._copies[copy] = None
-        return copy
+        held = HeldBatch(records, seconds, holding, abandoned)
+        self._held[held] = None
+        return held
 
-    def release(self, copy: Copy) -> None:
+    def release(self, held: HeldBatch) -> None:
         """Nothing happens when it was released before."""
-        if copy._holding is not None:
-            self._backlog.release(copy._holding)
-            copy._holding = None
-            copy.records = memoryview(b"")
-            del self._copies[copy]
+        if held._holding is not None:
+            self._backlog.release(held._holding)
+            held._holding = None
+            held.records = memoryview(b"")
+            del self._held[held]
 
-    async def prepare(self, copy: Copy, config: LogConfig, now: int, partition: str) -> memoryview:
+    async def prepare(self, held: HeldBatch, config: LogConfig, now: int, partition: str) -> memoryview:
         """`inspection.prepare` of the batch. ApiError when it is refused, ClientGone when it was dropped."""
-        if copy._holding is None:
+        if held._holding is None:
             raise ClientGone
         loop = asyncio.get_running_loop()
-        copy._turn = turn = loop.create_future()
-        heappush(self._waiting, (due(self._now(), copy.seconds), next(self._came), copy))
+        held._turn = turn = loop.create_future()
+        heappush(self._waiting, (due(self._now(), held.seconds), next(self._came), held))
         self._call_next()
         await turn
         try:
-            if copy.abandoned():
+            if held.abandoned():
                 raise ClientGone
-            work = partial(prepare, copy.records, config, now, partition, pause=self._pause)
+            work = partial(prepare, held.records, config, now, partition, pause=self._pause)
             return await loop.run_in_executor(self._thread, work)
         finally:
             self._working = None
@@ -106,18 +106,18 @@ class Inspections:
 
     def _call_next(self) -> None:
         while self._waiting and self._working is None:
-            copy = heappop(self._waiting)[2]
-            if copy._turn is not None and not copy._turn.done():
-                self._working = copy
-                copy._turn.set_result(None)
+            held = heappop(self._waiting)[2]
+            if held._turn is not None and not held._turn.done():
+                self._working = held
+                held._turn.set_result(None)
 
     def _drop_abandoned(self) -> bool:
         """Release what nobody waits for. True when there was something."""
-        dropped = [copy for copy in self._copies if copy is not self._working and copy.abandoned()]
-        for copy in dropped:
-            self.release(copy)
-            if copy._turn is not None and not copy._turn.done():
-                copy._turn.set_exception(ClientGone())
+        dropped = [held for held in self._held if held is not self._working and held.abandoned()]
+        for held in dropped:
+            self.release(held)
+            if held._turn is not None and not held._turn.done():
+                held._turn.set_exception(ClientGone())
         return bool(dropped)
 
     def _pause(self) -> None:

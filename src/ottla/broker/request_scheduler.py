@@ -25,9 +25,9 @@ from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 from types import GeneratorType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from ottla.broker.connection import Answer, Answering, Refused
+from ottla.broker.connection import Answer, Refused
 from ottla.broker.watchdog import STALL_SECONDS, Request, Watchdog
 from ottla.completion import Completion
 from ottla.scheduler import Scheduler, Timer
@@ -40,7 +40,7 @@ WINDOW = 0.01
 LONGEST_TURN = 0.05
 """Seconds that the scheduler takes at most between two turns, however long the rest of the loop took."""
 LARGEST = 64 * 1024
-"""A frame above this is not copied to wait: whoever lent its memory is told when it has been read."""
+"""A frame up to this is copied to wait, unless its request has kept it."""
 SMALL = 4 * 1024
 """A frame below this holds a request that takes little memory, whatever its answer is."""
 OPEN_JOBS = 2
@@ -51,11 +51,16 @@ _SECONDS_TO_FINISH = 1.0
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, None, T]
 """Work in small steps. It yields where it may be interrupted, and returns its result."""
-FRAME_READ = object()
-"""What steps yield when they need the frame of their request no longer."""
 
 Work = Callable[[memoryview], "Answer | Steps[Answer]"]
 """From a frame to its answer, or to the steps that lead there."""
+
+
+class Owner(Request, Protocol):
+    """A request that may own the memory of its frame."""
+
+    def release_frame(self) -> None:
+        """Give the memory back, if it has not been given back before."""
 
 
 class RequestScheduler:
@@ -77,79 +82,71 @@ class RequestScheduler:
         return len(self._waiting) + len(self._jobs) + len(self._later_jobs)
 
     def take(
-        self, work: Work, frame: memoryview, request: Request | None = None, *, to_the_end: bool = False
+        self,
+        work: Work,
+        frame: memoryview,
+        request: Owner | None = None,
+        *,
+        kept: bool = False,
+        to_the_end: bool = False,
     ) -> Answer:
-        """The answer of `work`, now or, in a crowd, later. `request` is for the watchdog to name.
+        """The answer of `work`, now or, under load, later. `request` is for the watchdog to name.
 
-        The frame need not outlive the call, unless the answer is an `Answering` that says so.
+        `kept`: the request owns its frame, so it need not be copied to wait. It is released when the work
+        ends or is dropped, unless the answer comes still later: then what answers releases it.
         """
         now = self._now()
         if now - self._window > WINDOW:
             self._window, self._used = now, 0.0
-        large = len(frame) > LARGEST
         if len(frame) > SMALL and len(self._jobs) >= OPEN_JOBS:
-            return self._not_yet(work, frame, request, to_the_end)
-        if large or (not self._waiting and self._used < AT_ONCE):
+            return self._not_yet(work, frame if kept else _copy(frame), request, to_the_end)
+        if len(frame) > LARGEST or (not self._waiting and self._used < AT_ONCE):
             try:
                 answer = work(frame)
                 if isinstance(answer, GeneratorType):
-                    return self._begin(answer, now + AT_ONCE, request, large, to_the_end)
+                    return self._begin(answer, now + AT_ONCE, request, to_the_end)
                 return answer  # type: ignore[return-value]
             finally:
                 seconds = self._now() - now
                 self._used += seconds
                 if seconds > STALL_SECONDS:
                     self._watchdog.request_took(seconds, request)
-        late = _Late(self, work, memoryview(bytearray(frame)), request, to_the_end)
+        late = _Late(self, work, frame if kept else _copy(frame), request, to_the_end)
         self._put(late)
         return late.answer
 
-    def _not_yet(self, work: Work, frame: memoryview, request: Request | None, to_the_end: bool) -> Answer:
+    def _not_yet(self, work: Work, frame: memoryview, request: Owner | None, to_the_end: bool) -> Answer:
         """There are jobs enough. One more that may be large does not even begin: then it takes no memory."""
-        large = len(frame) > LARGEST
-        answer = work(frame if large else memoryview(bytearray(frame)))
+        answer = work(frame)
         if not isinstance(answer, GeneratorType):
             return answer  # type: ignore[return-value]
         job = _Job(self, answer, request, to_the_end)
-        job.answer.frame_in_use = large
         self._open(job)
         return job.answer
 
     def run(
-        self,
-        steps: Steps[T | Completion[T]],
-        request: Request | None = None,
-        *,
-        frame_in_use: bool = False,
-        to_the_end: bool = False,
+        self, steps: Steps[T | Completion[T]], request: Owner | None = None, *, to_the_end: bool = False
     ) -> T | Completion[T]:
         """The result of work that may be long: now or later. Defects are raised."""
-        return self._begin(steps, self._now() + AT_ONCE, request, frame_in_use, to_the_end)
+        return self._begin(steps, self._now() + AT_ONCE, request, to_the_end)
 
-    async def in_slices(self, steps: Steps[T], request: Request | None = None) -> T:
+    async def in_slices(self, steps: Steps[T], request: Owner | None = None) -> T:
         """For coroutines: the result of work that may be long."""
         result = self.run(steps, request)
         return await result.as_future() if isinstance(result, Completion) else result
 
     def _begin(
-        self,
-        steps: Steps[T | Completion[T]],
-        end: float,
-        request: Request | None,
-        frame_in_use: bool,
-        to_the_end: bool,
+        self, steps: Steps[T | Completion[T]], end: float, request: Owner | None, to_the_end: bool
     ) -> T | Completion[T]:
         try:
             while True:
-                if next(steps) is FRAME_READ:
-                    frame_in_use = False
+                next(steps)
                 if self._now() >= end:
                     break
         except StopIteration as finished:
             result: T | Completion[T] = finished.value
             return result
         job = _Job(self, steps, request, to_the_end)
-        job.answer.frame_in_use = frame_in_use
         self._open(job)
         return job.answer
 
@@ -209,6 +206,7 @@ class RequestScheduler:
         while self._jobs and self._now() < end:
             self._work_on_next()
         for job in [*self._jobs, *self._later_jobs]:
+            _release(job.request)
             job.answer.fail(Refused("the broker stops, and the request takes too long"))
         self.clear()
 
@@ -269,7 +267,7 @@ class _Job(Generic[T]):
         self,
         scheduler: RequestScheduler,
         steps: Steps[T | Completion[T]],
-        request: Request | None,
+        request: Owner | None,
         to_the_end: bool,
     ) -> None:
         self._scheduler = scheduler
@@ -278,20 +276,19 @@ class _Job(Generic[T]):
         self.request = request
         self._result: Any = None
         self._error: Exception | None = None
-        self.answer: Answering[T] = Answering(self._cancel)
+        self.answer: Completion[T] = Completion(self._cancel)
 
     def _cancel(self) -> None:
         if not self._to_the_end:
             self._scheduler._drop(self)
             if inspect.getgeneratorstate(self._steps) != inspect.GEN_RUNNING:
                 self._steps.close()
-            self.answer.free_frame()
+            _release(self.request)
 
     def step(self) -> bool:
         """True when it has ended."""
         try:
-            if next(self._steps) is FRAME_READ:
-                self.answer.free_frame()
+            next(self._steps)
             return self.answer.cancelled and not self._to_the_end
         except StopIteration as finished:
             self._result = finished.value
@@ -300,11 +297,21 @@ class _Job(Generic[T]):
         return True
 
     def finish(self) -> None:
-        self.answer.free_frame()
+        if not isinstance(self._result, Completion):
+            _release(self.request)
         if self._error is not None:
             self.answer.fail(self._error)
         else:
             self.answer.follow(self._result)
+
+
+def _release(request: Owner | None) -> None:
+    if request is not None:
+        request.release_frame()
+
+
+def _copy(frame: memoryview) -> memoryview:
+    return memoryview(bytearray(frame))
 
 
 class _Late:
@@ -317,7 +324,7 @@ class _Late:
         scheduler: RequestScheduler,
         work: Work,
         frame: memoryview,
-        request: Request | None,
+        request: Owner | None,
         to_the_end: bool,
     ) -> None:
         self._scheduler = scheduler
@@ -334,8 +341,11 @@ class _Late:
             if isinstance(answer, GeneratorType):
                 answer = self._scheduler.run(answer, self.request, to_the_end=self._to_the_end)
         except Exception as error:  # noqa: BLE001 - it reaches the consumer of the answer
+            _release(self.request)
             self.answer.fail(error)
         else:
+            if not isinstance(answer, Completion):
+                _release(self.request)
             self.answer.follow(answer)
 
 

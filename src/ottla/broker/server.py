@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ottla.broker.buffers import RequestMemory, UnsentAnswers
+from ottla.broker.buffers import Lease, RequestMemory, UnsentAnswers
 from ottla.broker.client_memory import ClientMemory
 from ottla.broker.connection import Answer, Connection
 from ottla.broker.page_cache import Done, PageReader
@@ -27,7 +27,7 @@ from ottla.storage.files import File
 
 logger = logging.getLogger("ottla.server")
 
-_SCRATCH = 64 * 1024
+_ANSWER_SCRATCH = 64 * 1024
 _CRAWL_SECONDS = 5.0
 _CRAWL_BYTES_PER_SECOND = 10_000
 _CRAWL_LONGEST = 300.0
@@ -77,11 +77,12 @@ class Server:
         self.dispatch = dispatch
         self.client_memory = client_memory
         self.send_file = sockets.send_file
-        self.scratch = memoryview(bytearray(_SCRATCH))
-        self.answer_scratch = memoryview(bytearray(_SCRATCH))
+        self.answer_scratch = memoryview(bytearray(_ANSWER_SCRATCH))
         self.page_reader = PageReader()
         self.memory = RequestMemory(limits.request_memory, now=lambda: self.now())
         self.memory.on_contention = self._sweep_soon
+        self._receive_buffer = self.memory.receive_buffer()
+        self.scratch = memoryview(self._receive_buffer)
         self.unsent = UnsentAnswers(limits.request_memory)
         self.connections: dict[Connection, None] = {}  # in the order of their coming
         self.client_log = ClientLog()
@@ -165,6 +166,13 @@ class Server:
             connection.close()
         self.client_log.close()
         self.page_reader.close()
+
+    def hand_over_scratch(self, address: str) -> Lease:
+        """A request that lies in `scratch` keeps that memory; the next ones are received elsewhere."""
+        lease = self.memory.hand_over(self._receive_buffer, address)
+        self._receive_buffer = self.memory.receive_buffer()
+        self.scratch = memoryview(self._receive_buffer)
+        return lease
 
     def read_ahead(self, file: File, position: int, length: int, done: Done) -> None:
         self.page_reader.read(self.loop, file, position, length, done)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.buffers import RequestMemory, UnsentAnswers
+from ottla.broker.buffers import Lease, RequestMemory, UnsentAnswers
 from ottla.broker.client_memory import ClientMemory
 from ottla.broker.connection import Connection, Parts, Refused
 from ottla.broker.page_cache import Done, PageReader
@@ -32,7 +32,9 @@ class Host:
         self.memory = RequestMemory(memory)
         self.unsent = UnsentAnswers(memory)
         self.client_memory = ClientMemory(1 << 20, 1 << 19, self.loop.time, lambda: self.client_log)
-        self.scratch = memoryview(bytearray(scratch))
+        self._scratch_size = scratch
+        self._receive_buffer = bytearray(scratch)
+        self.scratch = memoryview(self._receive_buffer)
         self.answer_scratch = memoryview(bytearray(65_536))
         self.page_reader = PageReader()
         self.max_frame = 1 << 22
@@ -41,6 +43,12 @@ class Host:
         self.reply = reply
         self.seen: list[bytes] = []
         self.gone: list[Connection] = []
+
+    def hand_over_scratch(self, address: str) -> Lease:
+        lease = self.memory.hand_over(self._receive_buffer, address)
+        self._receive_buffer = bytearray(self._scratch_size)
+        self.scratch = memoryview(self._receive_buffer)
+        return lease
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Completion[Any] | None:
         self.seen.append(bytes(frame))
@@ -57,8 +65,8 @@ class Host:
 
 
 class Client:
-    def __init__(self, reply: Reply, **options: int) -> None:
-        self.host = Host(reply, **options)
+    def __init__(self, reply: Reply, host: Host | None = None, **options: int) -> None:
+        self.host = host or Host(reply, **options)
         ours, self.sock = socket.socketpair()
         ours.setblocking(False)
         self.sock.setblocking(False)
@@ -443,5 +451,78 @@ def test_a_defect_in_dispatch_closes_the_connection() -> None:
         client = Client(defect)
         await client.send(frame(b"a"))
         await until(lambda: bool(client.host.gone))
+
+    run(scenario)
+
+
+def test_an_answer_that_is_there_when_its_request_returns_does_not_hold_up_the_next_one() -> None:
+    async def scenario() -> None:
+        def answered(body: bytes) -> Completion[Any]:
+            completion: Completion[Any] = Completion()
+            completion.resolve([b"<" + body + b">"])
+            return completion
+
+        client = Client(answered)
+        await client.send(frame(b"a") + frame(b"b") + frame(b"c"))
+        assert await client.receive(9) == b"<a><b><c>"
+        client.connection.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [100, 5_000])
+def test_a_request_that_keeps_its_frame_finds_it_unchanged_until_it_releases_it(size: int) -> None:
+    """Small frames lie in memory that all connections share, large ones in memory of their own."""
+
+    async def scenario() -> None:
+        kept: list[tuple[memoryview, Lease | None]] = []
+        answers: list[Completion[Any]] = []
+
+        class Keeping(Host):
+            def dispatch(self, connection: Connection, frame: memoryview) -> Any:
+                self.seen.append(bytes(frame[:1]))
+                if frame[:1] != b"k":
+                    return [b"<" + bytes(frame[:1]) + b">"]
+                kept.append((frame, connection.take_frame()))
+                answers.append(Completion())
+                return answers[-1]
+
+        host = Keeping(echo)
+        first, second = Client(echo, host=host), Client(echo, host=host)
+        record = b"k" + bytes(range(1, 100)) * (size // 99)
+        await first.send(frame(record) + frame(b"n"))
+        await until(lambda: bool(answers))
+        assert host.memory.lent > 0
+        await second.send(frame(b"x" * 900))
+        assert await second.receive(3) == b"<x>"
+        view, lease = kept[0]
+        assert bytes(view) == record
+        assert lease is not None
+        lease.release()
+        assert host.memory.lent == 0
+        answers[0].resolve([b"<k>"])
+        assert await first.receive(6) == b"<k><n>"
+        first.connection.close()
+        second.connection.close()
+
+    run(scenario)
+
+
+def test_requests_behind_one_that_kept_its_frame_and_was_answered_at_once_are_handled() -> None:
+    async def scenario() -> None:
+        class Keeping(Host):
+            def dispatch(self, connection: Connection, frame: memoryview) -> Any:
+                lease = connection.take_frame()
+                body = bytes(frame)
+                if lease is not None:
+                    lease.release()
+                return [b"<" + body + b">"]
+
+        host = Keeping(echo)
+        client = Client(echo, host=host)
+        await client.send(frame(b"a") + frame(b"b") + frame(b"c") + frame(b"d"))
+        assert await client.receive(12) == b"<a><b><c><d>"
+        assert host.memory.lent == 0
+        client.connection.close()
 
     run(scenario)

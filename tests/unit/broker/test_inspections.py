@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ottla.broker.backlog import Backlog
-from ottla.broker.inspections import ClientGone, Copy, Inspections
+from ottla.broker.inspections import ClientGone, HeldBatch, Inspections
 from ottla.protocol.errors import ApiError
 from ottla.storage.log_config import LogConfig
 from unit.storage.logs import T0, batch
@@ -20,17 +20,17 @@ def _inspections(most_bytes: int = 64 * MB) -> Inspections:
     return Inspections(Backlog(most_bytes), lambda: 0.0)
 
 
-def _copy(inspections: Inspections, records: memoryview, gone: list[str] | None = None) -> Copy:
-    copy = inspections.copy(records, "10.0.0.1", lambda: bool(gone))
-    assert copy is not None
-    return copy
+def _held(inspections: Inspections, records: memoryview, gone: list[str] | None = None) -> HeldBatch:
+    held = inspections.admit(records, "10.0.0.1", lambda: bool(gone))
+    assert held is not None
+    return held
 
 
 def test_of_batches_that_come_at_once_the_one_with_the_least_work_is_next() -> None:
     order: list[int] = []
 
     async def one(inspections: Inspections, count: int) -> None:
-        await inspections.prepare(_copy(inspections, batch(count)), COMPACTED, T0, "t-0")
+        await inspections.prepare(_held(inspections, batch(count)), COMPACTED, T0, "t-0")
         order.append(count)
 
     async def all_of_them() -> None:
@@ -47,7 +47,7 @@ def test_small_batches_that_come_later_do_not_overtake_an_old_one_forever() -> N
     time = [0.0]
 
     async def one(inspections: Inspections, count: int) -> None:
-        await inspections.prepare(_copy(inspections, batch(count)), COMPACTED, T0, "t-0")
+        await inspections.prepare(_held(inspections, batch(count)), COMPACTED, T0, "t-0")
         order.append(count)
 
     async def some() -> None:
@@ -67,7 +67,7 @@ def test_small_batches_that_come_later_do_not_overtake_an_old_one_forever() -> N
 def test_others_are_served_after_a_batch_was_refused() -> None:
     async def two() -> int:
         inspections = _inspections()
-        keyless, good = _copy(inspections, batch(500, key=None)), _copy(inspections, batch(600))
+        keyless, good = _held(inspections, batch(500, key=None)), _held(inspections, batch(600))
         refused = asyncio.ensure_future(inspections.prepare(keyless, COMPACTED, T0, "t-0"))
         taken = asyncio.ensure_future(inspections.prepare(good, COMPACTED, T0, "t-0"))
         with pytest.raises(ApiError):
@@ -79,17 +79,15 @@ def test_others_are_served_after_a_batch_was_refused() -> None:
     assert asyncio.run(two()) == len(batch(600))
 
 
-def test_a_copy_counts_until_it_is_released() -> None:
+def test_a_held_batch_counts_until_it_is_released() -> None:
     backlog = Backlog(64 * MB)
     inspections = Inspections(backlog, lambda: 0.0)
     data = batch(3)
-    copy = _copy(inspections, data)
-    assert bytes(copy.records) == bytes(data)
-    copy.records[0] ^= 1
-    assert bytes(copy.records) != bytes(data)
+    held = _held(inspections, data)
+    assert bytes(held.records) == bytes(data)
     assert backlog.size >= len(data)
-    inspections.release(copy)
-    inspections.release(copy)
+    inspections.release(held)
+    inspections.release(held)
     inspections.close()
     assert (backlog.size, backlog.seconds) == (0, 0.0)
 
@@ -100,20 +98,20 @@ def test_batches_of_clients_that_have_gone_make_room_for_others() -> None:
     async def crowd() -> None:
         inspections = _inspections(20 * (len(data) + 4096))
         gone: list[str] = []
-        copies = []
-        while (copy := inspections.copy(data, "10.0.0.1", lambda: bool(gone))) is not None:
-            copies.append(copy)
-        assert len(copies) == 10  # half of the bound, for one address
+        all_held = []
+        while (held := inspections.admit(data, "10.0.0.1", lambda: bool(gone))) is not None:
+            all_held.append(held)
+        assert len(all_held) == 10  # half of the bound, for one address
         opening = [
-            asyncio.ensure_future(inspections.prepare(one, COMPACTED, T0, "t-0")) for one in copies[:5]
+            asyncio.ensure_future(inspections.prepare(one, COMPACTED, T0, "t-0")) for one in all_held[:5]
         ]
         await asyncio.sleep(0)
         gone.append("all of them")
-        kept = _copy(inspections, data)
+        kept = _held(inspections, data)
         outcomes = await asyncio.gather(*opening, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes[1:]] == [ClientGone] * 4
         with pytest.raises(ClientGone):
-            await inspections.prepare(copies[7], COMPACTED, T0, "t-0")
+            await inspections.prepare(all_held[7], COMPACTED, T0, "t-0")
         assert len(await inspections.prepare(kept, COMPACTED, T0, "t-0")) == len(data)
         inspections.close()
 
@@ -124,8 +122,8 @@ def test_a_batch_is_dropped_at_its_turn_when_its_client_has_gone() -> None:
     async def one() -> None:
         inspections = _inspections()
         with pytest.raises(ClientGone):
-            await inspections.prepare(_copy(inspections, batch(400), gone=["gone"]), COMPACTED, T0, "t-0")
-        await inspections.prepare(_copy(inspections, batch(400)), COMPACTED, T0, "t-0")
+            await inspections.prepare(_held(inspections, batch(400), gone=["gone"]), COMPACTED, T0, "t-0")
+        await inspections.prepare(_held(inspections, batch(400)), COMPACTED, T0, "t-0")
         inspections.close()
 
     asyncio.run(one())

@@ -11,7 +11,6 @@ import pytest
 from ottla.broker.connection import Refused
 from ottla.broker.request_scheduler import (
     AT_ONCE,
-    FRAME_READ,
     LARGEST,
     LONGEST_TURN,
     OPEN_JOBS,
@@ -129,45 +128,85 @@ def test_a_job_whose_client_has_gone_is_dropped_and_the_next_takes_its_place() -
     assert given[-1] == [[str(OPEN_JOBS).encode()]]
 
 
+class Owner:
+    """A request that has kept its frame."""
+
+    address = "10.0.0.1"
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.released_with_left: list[int] = []
+
+    def describe(self) -> str:
+        return "a request"
+
+    def release_frame(self) -> None:
+        self.released_with_left.append(self.work.left)
+
+
 @pytest.mark.parametrize("size", [SMALL, LARGEST + 1])
 def test_work_that_is_done_to_the_end_goes_on_when_its_client_has_gone(size: int) -> None:
     loop = Loop()
     work = Work(loop, 50)
-    pending = loop.scheduler.take(work.steps, memoryview(bytes(size)), to_the_end=True)
+    owner = Owner(work)
+    frame = memoryview(bytes(size))
+    pending = loop.scheduler.take(work.steps, frame, owner, kept=True, to_the_end=True)
     assert isinstance(pending, Completion)
-    freed: list[int] = []
-    pending.on_frame_free = lambda: freed.append(work.left)
     pending.cancel()
-    assert not freed
+    assert not owner.released_with_left
     while not loop.is_idle:
         loop.iterate()
     assert work.left == 0
-    assert freed == [0]
+    assert owner.released_with_left == [0]
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_a_large_frame_is_free_when_it_has_been_read_or_its_client_has_gone(gone: bool) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_frame_of_a_job_is_released_when_its_client_has_gone(begun: bool) -> None:
     loop = Loop()
+    frame = memoryview(bytes(LARGEST + 1))
+    if not begun:
+        for _ in range(OPEN_JOBS):
+            loop.scheduler.take(Work(loop, 50).steps, frame)
     work = Work(loop, 100)
-
-    def reading() -> Iterable[Any]:
-        for _ in range(10):
-            loop.spend(STEP)
-            yield
-        yield FRAME_READ
-
-    answer = loop.scheduler.take(lambda frame: work.steps(frame, reading()), memoryview(bytes(LARGEST + 1)))
+    owner = Owner(work)
+    answer = loop.scheduler.take(work.steps, frame, owner, kept=True)
     assert isinstance(answer, Completion)
-    assert answer.frame_in_use
-    freed: list[int] = []
-    answer.on_frame_free = lambda: freed.append(work.left)
-    if gone:
-        answer.cancel()
-        assert freed == [100]
+    assert (work.left < 100) == begun
+    assert not owner.released_with_left
+    answer.cancel()
+    assert owner.released_with_left == [work.left]
+
+
+def test_the_frame_of_a_job_whose_answer_comes_still_later_is_not_released_with_it() -> None:
+    loop = Loop()
+    work = Work(loop, 50)
+    owner = Owner(work)
+    later: Completion[Any] = Completion()
+
+    def steps(frame: memoryview) -> Steps[Any]:
+        yield from work.steps(frame)
+        return later
+
+    given = delivered(loop.scheduler.take(steps, memoryview(bytes(LARGEST + 1)), owner, kept=True))
     while not loop.is_idle:
         loop.iterate()
-    assert not answer.frame_in_use
-    assert freed == [100]
+    assert not owner.released_with_left
+    later.resolve([b"now"])
+    assert given == [[b"now"]]
+
+
+def test_a_queued_request_that_owns_its_frame_is_not_copied() -> None:
+    loop = Loop()
+    for _ in range(8):
+        loop.scheduler.take(loop.work(-1, AT_ONCE / 4), memoryview(b""))
+    memory = bytearray(b"mine")
+    owner = Owner(Work(loop, 0))
+    given = delivered(loop.scheduler.take(loop.work(1), memoryview(memory), owner, kept=True))
+    memory[:] = b"same"
+    while not loop.is_idle:
+        loop.iterate()
+    assert given == [[b"same"]]
+    assert owner.released_with_left == [0]
 
 
 def test_a_refusal_or_a_defect_in_a_job_reaches_the_connection() -> None:
@@ -220,6 +259,9 @@ class Named:
 
     def describe(self) -> str:
         return "ListGroups v4, 30 bytes, of 10.0.0.1:5000 (me)"
+
+    def release_frame(self) -> None:
+        pass
 
 
 def test_a_slice_that_keeps_the_loop_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,11 +10,11 @@ where it starts, by which a producer knows whether its earlier batches were dele
 that is named more than once in a request gets none of its batches and is answered once, with INVALID_REQUEST.
 (Kafka appends the last one, answers for that, and drops the others in silence.)
 
-A request for many partitions that takes long is finished in slices by the request scheduler.
-A batch that has to be opened and is large is copied and opened beside the event loop (`Inspections`); the
-request is answered when that is done. Nothing overtakes either of them: their connection reads no further
-request meanwhile. Where too much waits there already the batch is refused with REQUEST_TIMED_OUT, which every
-producer retries. A batch that still waits when its client has gone is dropped, unless acks=0.
+A request for many partitions that takes long is finished in slices by the request scheduler. A batch that has
+to be opened and is large is opened beside the event loop (`Inspections`). Both keep the frame of the request
+until they are done with its records, and nothing overtakes them: their connection reads no further request
+meanwhile. Where too much waits to be opened the batch is refused with REQUEST_TIMED_OUT, which every producer
+retries. A batch that still waits when its client has gone is dropped, unless acks=0.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.inspections import ClientGone, Copy
+from ottla.broker.inspections import ClientGone, HeldBatch
 from ottla.broker.portions import in_portions
-from ottla.broker.request_scheduler import LARGEST, Steps
+from ottla.broker.request_scheduler import Steps
 from ottla.cluster.topic_rules import INTERNAL_TOPICS
 from ottla.completion import Completion
 from ottla.printable import shown
@@ -92,7 +92,7 @@ class _Late:
     topic: str
     topic_id: bytes
     index: int
-    copy: Copy
+    held: HeldBatch
     answer: PartitionProduceResponse
 
 
@@ -115,8 +115,7 @@ def produce(
     except StopIteration as finished:
         outcome: _Outcome = finished.value
         return outcome
-    if context.size <= LARGEST:
-        _copy_records(request)
+    context.keep_frame()
     return steps
 
 
@@ -152,7 +151,7 @@ def _produce_few(broker: Broker, request: ProduceRequest, context: RequestContex
     response = ProduceResponse(responses=topics)
     if late:
         return _append_late(broker, request, context, response, waiting, late)
-    return _answer(broker, request, response, waiting)
+    return _answer(broker, request, context, response, waiting)
 
 
 def _produce_many(broker: Broker, request: ProduceRequest, context: RequestContext) -> Steps[_Outcome]:
@@ -189,7 +188,7 @@ def _produce_many(broker: Broker, request: ProduceRequest, context: RequestConte
     response = ProduceResponse(responses=topics)
     if late:
         return _append_late(broker, request, context, response, waiting, late)
-    return _answer(broker, request, response, waiting)
+    return _answer(broker, request, context, response, waiting)
 
 
 def _by_topic(topics: list[TopicProduceData]) -> Steps[Iterable[_Named]]:
@@ -222,18 +221,15 @@ def _name_of(broker: Broker, topic_id: bytes) -> str | None:
     return name if name is not None and broker.replicas.topic_id(name) == topic_id else None
 
 
-def _copy_records(request: ProduceRequest) -> None:
-    """The frame is small, and its memory is used for the next one when the loop goes on."""
-    for topic in request.topic_data:
-        for data in topic.partition_data:
-            if data.records is not None:
-                data.records = memoryview(bytearray(data.records))
-
-
 def _answer(
-    broker: Broker, request: ProduceRequest, response: ProduceResponse, waiting: list[_Unacknowledged]
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    response: ProduceResponse,
+    waiting: list[_Unacknowledged],
 ) -> _Answer:
-    """The answer, once every batch has been appended or refused."""
+    """The answer, once every batch has been appended or refused: nothing needs the records any more."""
+    context.release_frame()
     acks = request.acks
     if acks == 0:
         _close_on_error(response)
@@ -276,10 +272,11 @@ def _append(
     except OpenElsewhere:
         if late is None:
             raise
-        copy = broker.inspections.copy(records, context.address, partial(_abandoned, acks, context))
-        if copy is None:
+        held = broker.inspections.admit(records, context.address, partial(_abandoned, acks, context))
+        if held is None:
             return _refusal(data.index, ApiError(ErrorCode.REQUEST_TIMED_OUT, _TOO_MUCH_WAITS), log_start)
-        return _postpone(partition, copy, late)
+        context.keep_frame()
+        return _postpone(partition, held, late)
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=info.first_offset,
@@ -290,10 +287,10 @@ def _append(
     return answer
 
 
-def _postpone(partition: Partition, copy: Copy, late: list[_Late]) -> PartitionProduceResponse:
+def _postpone(partition: Partition, held: HeldBatch, late: list[_Late]) -> PartitionProduceResponse:
     """Leave a place for the answer to a batch that is appended later."""
     answer = PartitionProduceResponse(index=partition.index)
-    late.append(_Late(partition.topic, partition.topic_id, partition.index, copy, answer))
+    late.append(_Late(partition.topic, partition.topic_id, partition.index, held, answer))
     return answer
 
 
@@ -317,15 +314,16 @@ async def _append_late(
         while left:
             one = left[0]
             answers[id(one.answer)] = await _append_one_late(broker, request, context, waiting, one)
-            broker.inspections.release(left.popleft().copy)
+            broker.inspections.release(left.popleft().held)
     except ClientGone:
         return None
     finally:
         for one in left:
-            broker.inspections.release(one.copy)
+            broker.inspections.release(one.held)
+        context.release_frame()
     for topic in response.responses:
         topic.partition_responses = [answers.get(id(place), place) for place in topic.partition_responses]
-    return _answer(broker, request, response, waiting)
+    return _answer(broker, request, context, response, waiting)
 
 
 async def _append_one_late(
@@ -341,9 +339,9 @@ async def _append_one_late(
     A topic that was deleted meanwhile and made again under the same name does not get the batch.
     ClientGone when it was dropped instead.
     """
-    if one.copy.abandoned():
+    if one.held.abandoned():
         raise ClientGone
-    data, prepared_under = PartitionProduceData(index=one.index, records=one.copy.records), None
+    data, prepared_under = PartitionProduceData(index=one.index, records=one.held.records), None
     while True:
         if broker.replicas.topic_id(one.topic) != one.topic_id:
             by_id = context.version >= _IDS_SINCE
@@ -356,7 +354,7 @@ async def _append_one_late(
             prepared_under = log.config
             try:
                 data.records = await broker.inspections.prepare(
-                    one.copy, prepared_under, broker.clock.now_ms(), log.name
+                    one.held, prepared_under, broker.clock.now_ms(), log.name
                 )
             except ApiError as error:
                 return _refusal(one.index, error, log.log_start_offset)
