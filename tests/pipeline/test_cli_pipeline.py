@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conformance.command import OTTLA, Command, Result, Terminal
+from pipeline.standalone import free_port
 
 if TYPE_CHECKING:
     from ottla.testing.in_process import InProcessBroker
@@ -134,7 +136,7 @@ def until(true: Callable[[], object], what: str) -> None:
 
 def test_help_names_the_commands_and_imports_no_spark() -> None:
     shown = subprocess.run([OTTLA, "pipeline", "--help"], capture_output=True, text=True, check=True).stdout
-    for command in ("run", "check", "status", "reset", "compact", "warm"):
+    for command in ("run", "check", "graph", "status", "reset", "compact", "warm"):
         assert f"\n  {command} " in shown
     code = "import sys; import ottla.cli.main; print(*sorted(sys.modules))"
     modules = subprocess.run(
@@ -165,6 +167,11 @@ def test_settings_have_families(shop: Shop) -> None:
     result = shop("run", "--set", "memory=1g")
     assert result.code == 2
     assert "--set memory" in result.err
+
+
+def test_an_address_for_prometheus_that_is_none_is_refused(shop: Shop) -> None:
+    result = shop("run", "--metrics", "localhost")
+    assert (result.code, "--metrics: 'localhost' is no port" in result.err) == (2, True)
 
 
 def test_no_broker_is_told_before_spark_is_started(shop: Shop) -> None:
@@ -300,9 +307,14 @@ def test_a_pipe_gets_plain_lines_and_sigterm_ends_the_run_well(
     shop: Shop, ending: list[subprocess.Popen[bytes]]
 ) -> None:
     shop.produce(1)
-    process = shop.start("run", "--stage", "clean")
+    port = free_port()
+    process = shop.start("run", "--stage", "clean", "--metrics", str(port))
     ending.append(process)
     until(lambda: shop.status()["clean"]["batch"] == 0, "a batch")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as figures:
+        assert f'rows_total{{pipeline="{shop.name}",stage="clean"}} 1\n' in figures.read().decode()
+    busy = shop("run", "--stage", "risky", "--metrics", str(port))
+    assert (busy.code, "Address already in use" in busy.err) == (1, True)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err

@@ -1,4 +1,4 @@
-"""`ottla pipeline`: run, check, status, reset, compact, warm.
+"""`ottla pipeline`: run, check, graph, status, reset, compact, warm.
 
 Spark is imported inside the commands that need it, when they need it: a missing topic, a mistake in the file
 or a broker that is not there is reported before Spark is started.
@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from ottla.cli.blocks import View
     from ottla.pipeline.checkpoints import Checkpoints
     from ottla.pipeline.running.loading import Pipeline
+    from ottla.pipeline.running.progress import Board
     from ottla.pipeline.running.runner import Outcome
 
 app = typer.Typer(
@@ -101,6 +106,15 @@ def run(
     set_: Settings = None,
     checkpoints: CheckpointFolder = None,
     connector: ConnectorOption = Connector.ottla,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="[HOST:]PORT",
+            envvar="OTTLA_PIPELINE_METRICS",
+            help="Serve the figures of the stages to Prometheus at /metrics; without a host to this machine.",
+        ),
+    ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -113,10 +127,32 @@ def run(
     pipeline = launch.load(stage)
     check_broker(pipeline, bootstrap, once=once)
     check_free(pipeline, launch.checkpoints)
-    raise typer.Exit(_run(launch, pipeline, once, bootstrap, as_json))
+    with _metrics(metrics, pipeline) as board:
+        code = _run(launch, pipeline, once, bootstrap, as_json, board)
+    raise typer.Exit(code)
 
 
-def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json: bool) -> int:
+@contextmanager
+def _metrics(address: str | None, pipeline: Pipeline) -> Iterator[Board]:
+    """The board of the run, which Prometheus reads if that is wanted. An address in use is found out now."""
+    from ottla.pipeline.running.metrics import metrics_server
+    from ottla.pipeline.running.progress import Board
+
+    board = Board(pipeline.names, time.time)
+    with ExitStack() as stack:
+        if address is not None:
+            try:
+                port = stack.enter_context(metrics_server(address, pipeline.name, board))
+            except ValueError as error:
+                raise usage(f"--metrics: {error}") from None
+            except OSError as error:
+                raise Failure(f"--metrics {address}: {error.strerror or error}") from None
+            if sys.stderr.isatty():
+                say(f"figures for Prometheus on port {port}, at /metrics")
+        yield board
+
+
+def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json: bool, board: Board) -> int:
     from ottla.pipeline.running.display import display_for
     from ottla.pipeline.running.runner import Runner, interrupts
 
@@ -124,7 +160,7 @@ def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json
     spark, context = launch.spark(), launch.context(pipeline, bootstrap)
     display = display_for(as_json=as_json, footer=f"{bootstrap} · {folder.root} · Ctrl-C stops")
     log_to(display.say)
-    runner = Runner(pipeline, spark, context, display=display)
+    runner = Runner(pipeline, spark, context, display=display, board=board)
     try:
         with interrupts(runner.stop) as came:
             try:
@@ -191,6 +227,30 @@ def check(
     show(view, as_json=as_json)
     if problems:
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def graph(
+    file: File,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="PATH", help="Write the picture to this file.")
+    ] = None,
+    stage: StageNames = None,
+    as_json: Json = False,
+) -> None:
+    """Show which stages read and write what: as text, as an SVG picture, or as JSON. Needs no broker."""
+    from ottla.pipeline.graph import graph_of, svg_of, text_of
+
+    pipeline = Launch(file, None).load(stage)
+    if svg is not None:
+        try:
+            svg.write_text(svg_of(pipeline), encoding="utf-8")
+        except OSError as error:
+            raise Failure(f"cannot write {svg}: {error.strerror}") from None
+    if as_json:
+        print_json(graph_of(pipeline).document())
+    elif svg is None:
+        write(text_of(pipeline))
 
 
 @app.command()

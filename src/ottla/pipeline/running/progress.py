@@ -133,6 +133,8 @@ class StageProgress:
     batch_at: float | None = None
     """When the last batch was done, in seconds since 1970."""
     batches: int = 0
+    seconds: float = 0.0
+    """What all batches of this run took."""
     rows: int = 0
     bad: int = 0
     late: int = 0
@@ -243,6 +245,7 @@ class Board:
                 batch=batch if batch.offsets or before.batch is None else _with_offsets(batch, before.batch),
                 batch_at=now,
                 batches=before.batches + 1,
+                seconds=before.seconds + batch.seconds,
                 rows=before.rows + batch.rows,
                 bad=before.bad + batch.bad,
                 late=before.late + batch.late,

@@ -97,6 +97,7 @@ class Runner:
         *,
         display: Display | None = None,
         stop: StopRequest | None = None,
+        board: Board | None = None,
         attempts: int = ATTEMPTS,
         back_off: Callable[[], BackOff] = BackOff,
     ) -> None:
@@ -105,7 +106,7 @@ class Runner:
         self.context = context
         self.display = display or SilentDisplay()
         self.stop = stop or StopRequest()
-        self.board = Board(pipeline.names, time.time)
+        self.board = board or Board(pipeline.names, time.time)
         self._attempts = attempts
         self._back_off = back_off
 
