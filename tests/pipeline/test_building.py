@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from ottla.pipeline import StageError, building, lake, run, stage, table, topic
 from ottla.pipeline.building import needed_settings, shape_of
+from ottla.pipeline.connectors import Connection
 from ottla.testing.in_process import InProcessBroker
 from pipeline.stage_runs import StageRuns
 
@@ -401,3 +402,17 @@ class TestShape:
     def test_knows_deduplication(self, runs: StageRuns) -> None:
         once = self.shape(runs, lambda frame: frame.dropDuplicates(["id"]))
         assert [each["operator"] for each in once["stateful"]] == ["Deduplicate [id]"]
+
+
+def test_batches_have_a_limit_unless_the_declaration_gives_one() -> None:
+    connection = Connection("ottla", "b:1")
+
+    def limits(*, bounded: bool = True, **options: Any) -> dict[str, str]:
+        source = topic("a", string=True, options=options)
+        found = connection.source_options(source, "g", {}, "f", bounded=bounded)
+        return {name: value for name, value in found.items() if "PerTrigger" in name}
+
+    assert limits() == {"maxOffsetsPerTrigger": "1000000"}
+    assert limits(maxOffsetsPerTrigger=5) == {"maxOffsetsPerTrigger": "5"}
+    assert limits(maxBytesPerTrigger="1g") == {"maxBytesPerTrigger": "1g"}
+    assert limits(bounded=False) == {}

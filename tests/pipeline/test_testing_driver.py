@@ -150,6 +150,43 @@ def test_avro_and_partitions_and_the_clock(spark: SparkSession) -> None:
             shop.feed("in", {"id": 1}, partition=2)
 
 
+def test_json_has_formats_of_its_own_and_records_the_time_of_a_column(spark: SparkSession) -> None:
+    german = {"timestampFormat": "dd.MM.yyyy HH:mm"}
+
+    @stage(
+        topic("in", json="id long, at timestamp", json_options=german),
+        to=[topic("out", timestamp="at", json_options=german), topic("plain")],
+        name="timed",
+    )
+    def timed(frame: DataFrame) -> DataFrame:
+        return frame
+
+    with PipelineDriver([timed], spark=spark) as shop:
+        shop.feed("in", {"id": 1, "at": "24.12.2025 18:00"}, {"id": 2, "at": "2025-12-24"}, {"id": "x"})
+        (written,) = shop.topic("out")
+        assert written.data == {"id": 1, "at": "24.12.2025 18:00"}
+        assert written.timestamp == datetime(2025, 12, 24, 18, tzinfo=UTC)
+        assert shop.topic("plain")[0].timestamp == shop.now
+        assert [each.header("ottla.reason") for each in shop.dead_letters("timed")] == [
+            "does not fit the schema, or a date or time is not in its format",
+            'wrong type for field id: text "x" where bigint is expected',
+        ]
+
+    @stage(topic("in", json="id long"), to=topic("out", timestamp="id"), name="untimed")
+    def untimed(frame: DataFrame) -> DataFrame:
+        return frame
+
+    with pytest.raises(StageError, match="column id is bigint; the time of a record is a timestamp"):
+        PipelineDriver([untimed], spark=spark)
+
+    @stage(topic("in", json="id long", json_options={"dateFormat": "QQQQQQ"}), to=topic("out"), name="odd")
+    def odd(frame: DataFrame) -> DataFrame:
+        return frame
+
+    with pytest.raises(StageError, match="dateFormat='QQQQQQ' is no format: Too many pattern letters"):
+        PipelineDriver([odd], spark=spark)
+
+
 def test_a_failing_stage_raises_in_the_test(spark: SparkSession) -> None:
     @stage(topic("in", json="id long NOT NULL"), to=topic("out"), bad="fail", name="strict")
     def strict(frame: DataFrame) -> DataFrame:

@@ -98,6 +98,44 @@ def test_encoded_rows_read_back_as_the_plain_decoder_reads_them(
         assert decode_batch(batch, max_size=1 << 30) == expected
 
 
+@calm
+@given(st.lists(st.none() | st.integers(0, 2**41), min_size=1, max_size=30), st.data())
+def test_records_carry_times_of_their_own(times: list[int | None], data: st.DataObject) -> None:
+    cuts = data.draw(st.sets(st.integers(1, len(times)), max_size=3))
+    starts = [0, *sorted(c for c in cuts if c < len(times))]
+    values = pa.array([b"v"] * len(times), pa.binary())
+    encoded = encode_rows(None, values, None, starts, timestamp=9, times=pa.array(times, pa.int64()))
+    for records, start, end in zip(encoded, starts, [*starts[1:], len(times)], strict=True):
+        batch = seal(records, 5, 2, 77)
+        expected = [9 if each is None else each for each in times[start:end]]
+        found = read_header(batch)
+        assert (found.base_timestamp, found.max_timestamp) == (min(expected), max(expected))
+        validate_records(batch, max_size=1 << 30)
+        assert [each.timestamp for each in decode_batch(batch, max_size=1 << 30)] == expected
+
+
+def test_the_timestamp_column_is_the_time_of_records_when_that_is_asked_for(broker: InProcessBroker) -> None:
+    broker.create_topic("write-times", 2)
+    micros = [1_700_000_000_123_999, None, 1_700_000_100_000_000, 1_600_000_000_000_000]
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([b"a", b"b", b"c", b"d"]),
+            "partition": pa.array([1, 0, 1, 0], pa.int32()),
+            "timestamp": pa.array(micros, pa.timestamp("us", "UTC")),
+        }
+    )
+    write(broker, "write-times", rows, include_timestamp=True)
+    write(broker, "write-times", rows)
+    found = read_topic(broker, "write-times", 2)
+    assert [each.timestamp for each in found[1][:2]] == [1_700_000_000_123, 1_700_000_100_000]
+    assert found[0][1].timestamp == 1_600_000_000_000
+    now = [found[0][0], *found[0][2:], *found[1][2:]]
+    assert all(each.timestamp > 1_750_000_000_000 for each in now)
+    early = rows.set_column(2, "timestamp", pa.array([-1] * 4, pa.timestamp("us", "UTC")))
+    with pytest.raises(BadRow, match="before 1970"):
+        write(broker, "write-times", early, include_timestamp=True)
+
+
 def test_a_sealed_batch_can_belong_to_a_transaction() -> None:
     (records,) = encode_rows(None, pa.array([b"v"]), None, [0])
     header = read_header(seal(records, 5, 0, 0, transactional=True))

@@ -191,7 +191,8 @@ class BuiltStage:
         assert output.name is not None
         if number not in self._columns:  # made once, for making them costs as much as a small batch
             self._columns[number] = topic_columns(rows, output, f"stage {self.stage.name}")
-        self._connection.write(rows.select(*self._columns[number]), output.name, output.options)
+        options = {**output.options, "includeTimestamp": "true"} if output.timestamp else output.options
+        self._connection.write(rows.select(*self._columns[number]), output.name, options)
 
 
 def build(
@@ -221,6 +222,9 @@ def build(
         raise StageError(
             f'{what}: trigger="real-time" needs Spark\'s own connector: run with --connector kafka'
         )
+    timed = [each.title for each in stage.outputs if isinstance(each, Topic) and each.timestamp]
+    if timed and context.connector == "kafka":
+        raise StageError(f"{what}: timestamp= for {timed[0]}: Spark's own connector cannot set it")
     connection = connection or Connection(context.connector, context.bootstrap, context.settings)
     folder = context.checkpoints.stage(stage.name)
     dead_letter_topic = stage.dead_letter_topic(context.pipeline)
@@ -241,6 +245,7 @@ def build(
                 stage.group(context.pipeline),
                 folder.starting_options(),
                 folder.offsets_file(len(inputs)),
+                bounded=not stage.real_time,
             )
             read = Input(len(inputs), declared, reader_of(declared), options)
             inputs.append(read)

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 CONNECTORS = ("ottla", "kafka")
 
+MOST_OFFSETS = 1_000_000
+"""Offsets of an input in one batch, unless the declaration gives a limit. The first batch of a stage would
+otherwise be its whole topic: hours without a commit, and all of it again after a failure."""
+_LIMITS = ("maxoffsetspertrigger", "maxbytespertrigger", "minoffsetspertrigger")
+
 Offsets = dict[tuple[str, int], int]
 _EARLIEST = -2
 
@@ -60,9 +65,12 @@ class Connection:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def source_options(
-        self, source: Topic, group: str, start: Mapping[str, str], offsets_file: str
+        self, source: Topic, group: str, start: Mapping[str, str], offsets_file: str, *, bounded: bool = True
     ) -> dict[str, str]:
-        """Options to read an input. `start`: where a stage that was reset begins, whatever is declared."""
+        """Options to read an input. `start`: where a stage that was reset begins, whatever is declared.
+
+        `bounded` batches have a limit also where the declaration gives none.
+        """
         found = {"kafka.bootstrap.servers": self.bootstrap, "includeHeaders": "true", **self._settings()}
         if source.name is not None:
             found["subscribe"] = source.name
@@ -79,6 +87,8 @@ class Connection:
         elif not any(_says_start(name) for name in found):
             # A stage reads its topic from the beginning unless told otherwise: what it writes then holds all.
             found["startingOffsets"] = "earliest"
+        if bounded and not any(name.lower() in _LIMITS for name in found):
+            found["maxOffsetsPerTrigger"] = str(MOST_OFFSETS)
         return found
 
     def stream(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

@@ -43,6 +43,8 @@ class Topic:
     headers: str | None = None
     partition: str | None = None
     drop_key: bool = False
+    timestamp: str | None = None
+    json_options: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 

@@ -28,6 +28,22 @@ from ottla.pipeline.declarations import (
 )
 from ottla.pipeline.patterns import compiled
 
+_JSON_OPTIONS = (
+    "allowBackslashEscapingAnyCharacter",
+    "allowComments",
+    "allowNonNumericNumbers",
+    "allowNumericLeadingZeros",
+    "allowSingleQuotes",
+    "allowUnquotedControlChars",
+    "allowUnquotedFieldNames",
+    "dateFormat",
+    "ignoreNullFields",
+    "locale",
+    "primitivesAsString",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "timeZone",
+)
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INTERVAL = re.compile(
     r"\d+(\.\d+)?\s*(ms|milliseconds?|seconds?|minutes?|hours?|days?)(\s+\d.*)?", re.IGNORECASE
@@ -180,6 +196,20 @@ def check_framing(what: str, format: str, framing: str, schema_id: int) -> None:
         )
     if not 0 <= schema_id < 2**31:
         raise StageError(f"{what}: schema_id={schema_id} is no id of a registry (0 to 2147483647)")
+
+
+def check_json_options(what: str, format: str, given: dict[str, str]) -> dict[str, str]:
+    """The options with Spark's own spelling of their names."""
+    if given and format != "json":
+        raise StageError(f"{what}: json_options= is for JSON; this one is {format}")
+    known = {name.lower(): name for name in _JSON_OPTIONS}
+    for name in given:
+        if name.lower() not in known:
+            raise StageError(
+                f"{what}: json_options has no {name}{nearest(name, _JSON_OPTIONS)}; there are"
+                f" {', '.join(_JSON_OPTIONS)}"
+            )
+    return {known[name.lower()]: value for name, value in given.items()}
 
 
 def check_topic_name(name: object) -> None:

@@ -33,6 +33,7 @@ from ottla.pipeline.declarations import (
 from ottla.pipeline.refusals import (
     check_choice,
     check_framing,
+    check_json_options,
     check_pattern,
     check_sink,
     check_stage,
@@ -76,6 +77,8 @@ def topic(
     headers: str | None = None,
     partition: str | None = None,
     drop_key: bool = False,
+    timestamp: str | None = None,
+    json_options: Mapping[str, Any] | None = None,
     where: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Topic:
@@ -83,8 +86,8 @@ def topic(
 
     One declaration may serve both ways: what one stage writes the next one reads. To read, a schema is needed
     (`json="id long, user string"`, `avro=` text or file) or `string=True`, `bytes=True`; to write, none is
-    (JSON of all columns), and one that is given is kept to. `key`, `headers`, `partition` name columns and
-    speak of writing; `where` is an SQL condition on the rows that are written here.
+    (JSON of all columns), and one that is given is kept to. `key`, `headers`, `partition`, `timestamp` name
+    columns and speak of writing; `where` is an SQL condition on the rows that are written here.
     """
     if (name is None) == (pattern is None):
         raise StageError('a topic has a name or a pattern: topic("clicks") or topic(pattern="clicks\\\\..*")')
@@ -98,7 +101,8 @@ def topic(
     check_framing(what, format, framing, schema_id)
     if drop_key and key is None:
         raise StageError(f"{what}: drop_key=True needs key=, the column to leave out of the value")
-    for argument, column in (("key", key), ("headers", headers), ("partition", partition)):
+    columns = {"key": key, "headers": headers, "partition": partition, "timestamp": timestamp}
+    for argument, column in columns.items():
         if column is not None and not _is_text(column):
             raise StageError(f"{what}: {argument}= takes the name of a column, not {column!r}")
     return Topic(
@@ -112,6 +116,8 @@ def topic(
         headers=headers,
         partition=partition,
         drop_key=drop_key,
+        timestamp=timestamp,
+        json_options=check_json_options(what, format, _texts(what, json_options)),
         where=_condition(what, where),
         options=_texts(what, options),
     )

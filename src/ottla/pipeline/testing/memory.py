@@ -173,7 +173,13 @@ class MemoryConnection(Connection):
             headers = tuple((each["key"], _bytes(each["value"])) for each in row.get("headers") or ())
             data = decode_value(value, declared)
             self.topics.add(
-                topic, value, key=key, headers=headers, partition=row.get("partition"), at=None, data=data
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=row.get("partition"),
+                at=row.get("timestamp"),
+                data=data,
             )
 
     def write_letters(self, letters: DataFrame, topic: str) -> None:

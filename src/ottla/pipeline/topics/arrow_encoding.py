@@ -38,6 +38,8 @@ _TABLE_LIMIT = 1 << 16
 _INT64 = Struct("=q")
 _EMPTY, _NULL, _NO_HEADERS = (pa.scalar(b, pa.binary()) for b in (b"", b"\x01", b"\x00"))
 _ATTRIBUTES_AND_TIME = pa.scalar(b"\x00\x00", pa.binary())
+"""No attributes, and a record as old as its batch."""
+_ATTRIBUTES = pa.scalar(b"\x00", pa.binary())
 _ZERO = pa.scalar(0, pa.int32())
 
 
@@ -52,6 +54,8 @@ class EncodedRecords(NamedTuple):
     record_count: int
     codec: int
     timestamp: int
+    """Of the first record, or the earliest if they differ, in ms."""
+    last_timestamp: int
 
 
 def row_sizes(keys: Array | None, values: Array, headers: Array | None) -> Array:
@@ -91,35 +95,45 @@ def encode_rows(
     *,
     codec: int = Codec.NONE,
     timestamp: int | None = None,
+    times: Array | None = None,
 ) -> list[EncodedRecords]:
     """The batches that begin at rows `starts` (the first at 0), each up to the next.
 
     `keys` and `values` are binary arrays (None: no keys at all), `headers` comes from `encode_headers`. All
-    records carry `timestamp` in ms, by default now, as they would from a producer that sends them now.
+    records carry `timestamp` in ms, by default now, as they would from a producer that sends them now; or
+    each its own of `times`, where null means `timestamp`.
     """
     count = len(values)
     ends = [*starts[1:], count]
+    stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+    spans = [(stamp, stamp)] * len(starts)
     numbers = _offset_deltas(starts, ends)
-    pieces = [_varints(numbers)]
+    pieces: list[Array] = [_varints(numbers)]
+    if times is None:
+        front = [_ATTRIBUTES_AND_TIME]
+    else:
+        times = pc.fill_null(times, pa.scalar(stamp, pa.int64()))
+        spans = [_span(times.slice(s, e - s)) for s, e in zip(starts, ends, strict=True)]
+        bases = _repeated([first for first, _ in spans], starts, ends)
+        front = [_ATTRIBUTES, _varints(pc.subtract(times, bases))]
     if keys is None:
         pieces.append(_NULL)
     else:
         pieces += [_sizes_or_null(keys), keys]
     pieces += [_sizes_or_null(values), values, _NO_HEADERS if headers is None else headers]
-    lengths = pa.scalar(2, pa.int32())  # attributes and the time's delta, both 0
-    for piece in pieces:
+    lengths = pa.scalar(0, pa.int32())
+    for piece in [*front, *pieces]:
         size = pa.scalar(len(piece.as_py()), pa.int32()) if isinstance(piece, pa.Scalar) else _length(piece)
         lengths = pc.add(lengths, size)
-    records = _join(_varints(lengths), _ATTRIBUTES_AND_TIME, *pieces)
-    stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+    records = _join(_varints(lengths), *front, *pieces)
     places = memoryview(records.buffers()[1]).cast("i")
     data = memoryview(records.buffers()[2])
     encoded = []
-    for start, end in zip(starts, ends, strict=True):
+    for start, end, (first, last) in zip(starts, ends, spans, strict=True):
         body: Any = data[places[start] : places[end]]
         if codec:
             body = compress(codec, body)
-        encoded.append(EncodedRecords(body, end - start, codec, stamp))
+        encoded.append(EncodedRecords(body, end - start, codec, first, last))
     return encoded
 
 
@@ -137,7 +151,7 @@ def seal(
         records.codec | (TRANSACTIONAL if transactional else 0),
         records.record_count - 1,
         records.timestamp,
-        records.timestamp,
+        records.last_timestamp,
         producer_id,
         epoch,
         sequence,
@@ -172,9 +186,18 @@ def _offset_deltas(starts: Sequence[int], ends: Sequence[int]) -> Array:
     rows = _counting(ends[-1])
     if len(starts) == 1:
         return rows
-    first = b"".join(_INT64.pack(s) * (e - s) for s, e in zip(starts, ends, strict=True))
-    before = pa.Array.from_buffers(pa.int64(), ends[-1], [None, pa.py_buffer(first)])
-    return pc.subtract(rows.cast(pa.int64()), before).cast(pa.int32())
+    return pc.subtract(rows.cast(pa.int64()), _repeated(starts, starts, ends)).cast(pa.int32())
+
+
+def _repeated(numbers: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Array:
+    """Each number for all rows of its batch, as int64."""
+    data = b"".join(_INT64.pack(n) * (e - s) for n, s, e in zip(numbers, starts, ends, strict=True))
+    return pa.Array.from_buffers(pa.int64(), ends[-1], [None, pa.py_buffer(data)])
+
+
+def _span(times: Array) -> tuple[int, int]:
+    found = pc.min_max(times)
+    return found["min"].as_py(), found["max"].as_py()
 
 
 _numbers: Array = pa.array([], pa.int32())

@@ -81,7 +81,7 @@ _SOURCE_SETTINGS = frozenset(
         "security.protocol",
     }
 )
-_SINK_NAMES = ["topic", "includeHeaders", "oversized"]
+_SINK_NAMES = ["topic", "includeHeaders", "includeTimestamp", "oversized"]
 _SINK_SETTINGS = frozenset(
     {
         "bootstrap.servers",
@@ -306,6 +306,8 @@ class SinkOptions:
     max_request_bytes: int = 1 << 20
     cut_oversized: bool = False
     """Cut a record that is larger than its topic takes, instead of failing."""
+    include_timestamp: bool = False
+    """Records carry the time of the column `timestamp`, instead of the time of writing."""
     notices: tuple[str, ...] = ()
 
     @classmethod
@@ -335,6 +337,7 @@ class SinkOptions:
             delivery_timeout=given.seconds("kafka.delivery.timeout.ms", cls.delivery_timeout),
             max_request_bytes=given.number("kafka.max.request.size") or cls.max_request_bytes,
             cut_oversized=oversized == "cut",
+            include_timestamp=given.yes("includeTimestamp", False),
             notices=given.notices(),
         )
 

@@ -45,6 +45,8 @@ class RowBatch:
     keys: Array | None
     values: Array
     headers: Array | None
+    times: Array | None = None
+    """In ms; None when all records carry the time of writing."""
 
     @property
     def where(self) -> str:
@@ -58,14 +60,22 @@ class RowBatch:
             None if self.keys is None else self.keys.slice(start, size),
             self.values.slice(start, size),
             None if self.headers is None else self.headers.slice(start, size),
+            None if self.times is None else self.times.slice(start, size),
         )
 
 
 class RowBatcher:
     """Cuts the rows of a task. `place` tells where a topic is; `batch_bytes` is the size of a full batch."""
 
-    def __init__(self, topic: str | None, place: Callable[[str], TopicPlace], batch_bytes: int) -> None:
+    def __init__(
+        self,
+        topic: str | None,
+        place: Callable[[str], TopicPlace],
+        batch_bytes: int,
+        with_times: bool = False,
+    ) -> None:
         self._topic = topic
+        self._with_times = with_times
         self._place = place
         self._limit = max(batch_bytes - HEADER_SIZE, 1)
         self._sticky: dict[str, Sticky] = {}
@@ -90,13 +100,14 @@ class RowBatcher:
         names = batch.schema.names
         headers = encode_headers(batch["headers"]) if "headers" in names else None
         wishes = batch["partition"].cast(pa.int32()) if "partition" in names else None
+        times = _milliseconds(batch) if self._with_times else None
         sizes = row_sizes(keys, values, headers)
         places, targets = self._targets(batch, keys, wishes, sizes)
         if len(places) > 1:
             order = pc.array_sort_indices(targets)
-            keys, values, headers = (_take(c, order) for c in (keys, values, headers))
+            keys, values, headers, times = (_take(c, order) for c in (keys, values, headers, times))
             sizes, targets = sizes.take(order), targets.take(order)
-        whole = RowBatch("", -1, keys, values, headers)
+        whole = RowBatch("", -1, keys, values, headers, times)
         yield self._cut(whole, places, targets, sizes, codec)
 
     def _cut(
@@ -118,13 +129,13 @@ class RowBatcher:
                 waves.append(number)
                 number += 1
                 start = max(bisect_right(totals, before + self._limit, start, end), start + 1)
-        encoded = encode_rows(rows.keys, rows.values, rows.headers, starts, codec=codec)
+        encoded = encode_rows(rows.keys, rows.values, rows.headers, starts, codec=codec, times=rows.times)
         ends = [*starts[1:], len(rows.values)]
         order = sorted(range(len(starts)), key=waves.__getitem__)  # stable: partitions stay in order
         batches = []
         for n in order:
             part = rows.part(starts[n], ends[n])
-            batches.append(RowBatch(*whose[n], part.keys, part.values, part.headers))
+            batches.append(RowBatch(*whose[n], part.keys, part.values, part.headers, part.times))
         begins = [i for i, n in enumerate(order) if not i or waves[n] != waves[order[i - 1]]]
         return batches, [encoded[n] for n in order], begins
 
@@ -217,6 +228,17 @@ def _binary(batch: Any, name: str) -> Array | None:
         return None
     column = batch[name]
     return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _milliseconds(batch: Any) -> Array | None:
+    """The column `timestamp` in ms since 1970, finer parts cut off; None when there is no such column."""
+    if "timestamp" not in batch.schema.names:
+        return None
+    micros = batch["timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    earliest = pc.min(micros).as_py()
+    if earliest is not None and earliest < 0:
+        raise BadRow("a timestamp before 1970: the time of a record cannot be negative")
+    return pc.divide(micros, pa.scalar(1000, pa.int64()))
 
 
 def _take(column: Array | None, order: Array) -> Array | None:

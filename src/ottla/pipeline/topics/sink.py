@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from ottla.pipeline.topics.options import OptionError, SinkOptions
@@ -44,6 +45,7 @@ _ALLOWED: dict[str, tuple[DataType, ...]] = {
     "value": (StringType(), BinaryType()),
     "headers": (HEADERS,),
     "partition": (IntegerType(),),
+    "timestamp": (TimestampType(),),
 }
 
 
@@ -106,9 +108,13 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             "topic option required when no 'topic' attribute is present. "
             "Use the topic option for setting a topic."
         )
+    if options.include_timestamp and "timestamp" not in types:
+        raise OptionError("includeTimestamp is true, but there is no column timestamp")
     for name, allowed in _ALLOWED.items():
         found = types.get(name)
         if found is None or (name == "topic" and options.topic is not None):
+            continue
+        if name == "timestamp" and not options.include_timestamp:
             continue
         if not any(_same(found, kind) for kind in allowed):
             wanted = " or ".join(kind.simpleString() for kind in allowed)

@@ -114,7 +114,10 @@ class Writer:
         self._given = producership is not None
         self._producership = producership
         self._batcher = RowBatcher(
-            options.topic, self._place, min(options.batch_bytes, options.max_request_bytes)
+            options.topic,
+            self._place,
+            min(options.batch_bytes, options.max_request_bytes),
+            options.include_timestamp,
         )
         self._wave: list[_Outgoing] = []
         """Batches that are not acknowledged yet, in order."""
@@ -306,6 +309,7 @@ class Writer:
             [0, middle],
             codec=outgoing.records.codec,
             timestamp=outgoing.records.timestamp,
+            times=rows.times,
         )
         parts = [
             _Outgoing(rows.part(0, middle), halves[0], outgoing.sequence),

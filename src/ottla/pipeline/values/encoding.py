@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ottla.pipeline.declarations import SOURCE_COLUMN, Lake, Output, Sink, StageError, Topic, nearest
-from ottla.pipeline.values.formats import json_value, parse_schema
+from ottla.pipeline.values.formats import check_formats, json_value, parse_schema
 
 _NUMBERS: tuple[type[T.DataType], ...] = (
     T.ByteType,
@@ -74,13 +74,17 @@ def topic_columns(rows: DataFrame, target: Topic, what: str) -> list[Column]:
         columns.append(
             _partition(rows, target.partition, f"{what}: partition for {target.title}").alias("partition")
         )
+    if target.timestamp is not None:
+        where = f"{what}: timestamp for {target.title}"
+        columns.append(_timestamp(rows, target.timestamp, where).alias("timestamp"))
     return columns
 
 
 def _value(rows: DataFrame, target: Topic, what: str) -> Column:
     columns = _value_columns(rows, target, what)
     if target.format == "json":
-        return json_value(columns)
+        check_formats(target)
+        return json_value(columns, target.json_options)
     if target.format == "avro":
         from ottla.pipeline.values.avro import avro_value
 
@@ -209,6 +213,17 @@ def _partition(rows: DataFrame, column: str, where: str) -> Column:
     if not isinstance(type, _WHOLE):
         raise StageError(f"{where}: column {name} is {type.simpleString()}; a partition is a whole number")
     return _column(name).cast("int")
+
+
+def _timestamp(rows: DataFrame, column: str, where: str) -> Column:
+    name = _find(rows, column, where)
+    type = _type(rows, name)
+    if not isinstance(type, T.TimestampType | T.TimestampNTZType):
+        raise StageError(
+            f"{where}: column {name} is {type.simpleString()}; the time of a record is a timestamp: cast it"
+            " in the function (timestamp_millis(...) for milliseconds)"
+        )
+    return _column(name).cast("timestamp")
 
 
 def _find(rows: DataFrame, column: str, where: str) -> str:

@@ -7,13 +7,13 @@ came from. Deciding that a value is bad costs next to nothing for good ones; the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import IllegalArgumentException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -29,6 +29,7 @@ _WRITE_JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+_PATTERNS = ("timestampFormat", "timestampNTZFormat", "dateFormat")
 _READ_JSON = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
 
 
@@ -49,7 +50,8 @@ def reader_of(source: Topic) -> Reader:
     """The reader for an input as declared. Needs a running Spark, which parses the schema."""
     if source.format == "json":
         assert source.schema is not None
-        return _json_reader(parse_schema(source.schema, f"topic {source.title}"))
+        check_formats(source)
+        return _json_reader(parse_schema(source.schema, f"topic {source.title}"), source.json_options)
     if source.format == "avro":
         from ottla.pipeline.values.avro import avro_reader
 
@@ -134,9 +136,23 @@ def arrow_function(function: Callable[[pa.Array], pa.Array], type: T.DataType) -
     return made
 
 
-def json_value(columns: list[Column]) -> Column:
+def json_value(columns: list[Column], options: Mapping[str, str]) -> Column:
     """The columns as one JSON object; columns that are null are left out."""
-    return F.to_json(F.struct(*columns), _WRITE_JSON)
+    return F.to_json(F.struct(*columns), {**_WRITE_JSON, **options})
+
+
+def check_formats(declared: Topic) -> None:
+    """Refuse patterns of dates and times that are none, which Spark would notice at the first value."""
+    for name, pattern in declared.json_options.items():
+        if name not in _PATTERNS:
+            continue
+        jvm = SparkSession.active()._jvm
+        assert jvm is not None
+        try:
+            jvm.java.time.format.DateTimeFormatter.ofPattern(pattern)
+        except IllegalArgumentException as problem:
+            reason = first_line(problem)
+            raise StageError(f"topic {declared.title}: {name}={pattern!r} is no format: {reason}") from None
 
 
 def first_line(problem: BaseException) -> str:
@@ -147,7 +163,7 @@ def first_line(problem: BaseException) -> str:
     return type(problem).__name__
 
 
-def _json_reader(schema: T.StructType) -> Reader:
+def _json_reader(schema: T.StructType, options: Mapping[str, str]) -> Reader:
     corrupt = T.StructType([*schema.fields, T.StructField(_CORRUPT, T.StringType())])
 
     def is_bad(value: Column, parsed: Column) -> Column:
@@ -160,9 +176,9 @@ def _json_reader(schema: T.StructType) -> Reader:
 
     return Reader(
         schema=schema,
-        decode=lambda value: F.from_json(value.cast("string"), corrupt, _READ_JSON),
+        decode=lambda value: F.from_json(value.cast("string"), corrupt, {**_READ_JSON, **options}),
         is_bad=is_bad,
-        explain=partial(explain_json, schema=schema),
+        explain=partial(explain_json, schema=schema, own_formats=any(each in options for each in _PATTERNS)),
     )
 
 

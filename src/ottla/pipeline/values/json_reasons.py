@@ -20,8 +20,11 @@ _SHOWN = 40
 _OFFSET_WITHOUT_COLON = re.compile(r"([+-]\d\d)(\d\d)$")
 
 
-def explain_json(value: bytes | None, schema: T.StructType) -> str:
-    """The first thing found wrong with a value that Spark could not read as JSON of this schema."""
+def explain_json(value: bytes | None, schema: T.StructType, own_formats: bool = False) -> str:
+    """The first thing found wrong with a value that Spark could not read as JSON of this schema.
+
+    With `own_formats` the text of dates and times is not judged: the formats are Java's.
+    """
     if value is None:
         required = [field.name for field in schema.fields if not field.nullable]
         return f"no value, but field {required[0]} is required" if required else "no value"
@@ -37,7 +40,10 @@ def explain_json(value: bytes | None, schema: T.StructType) -> str:
         return f"not JSON: {_parser_words(problem)}"
     if not isinstance(document, dict):
         return f"{_kind(document)} where a JSON object is expected"
-    return _wrong_fields(document, schema, "") or "does not fit the schema"
+    wrong = _wrong_fields(document, schema, "", own_formats)
+    if wrong is None and own_formats:
+        return "does not fit the schema, or a date or time is not in its format"
+    return wrong or "does not fit the schema"
 
 
 def _parser_words(problem: Exception) -> str:
@@ -46,7 +52,7 @@ def _parser_words(problem: Exception) -> str:
     return "nested too deeply" if isinstance(problem, RecursionError) else str(problem)
 
 
-def _wrong_fields(document: dict[str, Any], schema: T.StructType, path: str) -> str | None:
+def _wrong_fields(document: dict[str, Any], schema: T.StructType, path: str, own_formats: bool) -> str | None:
     for field in schema.fields:
         name = f"{path}{field.name}"
         if field.name not in document:
@@ -58,29 +64,36 @@ def _wrong_fields(document: dict[str, Any], schema: T.StructType, path: str) -> 
             if not field.nullable:
                 return f"required field {name} is null"
             continue
-        wrong = _wrong(value, field.dataType, name)
+        wrong = _wrong(value, field.dataType, name, own_formats)
         if wrong is not None:
             return wrong
     return None
 
 
-def _wrong(value: Any, type: T.DataType, path: str) -> str | None:
+def _wrong(value: Any, type: T.DataType, path: str, own_formats: bool) -> str | None:
     if value is None:
         return None
     if isinstance(type, T.StructType):
         return (
-            _wrong_fields(value, type, f"{path}.")
+            _wrong_fields(value, type, f"{path}.", own_formats)
             if isinstance(value, dict)
             else _mismatch(value, type, path)
         )
     if isinstance(type, T.ArrayType):
         if not isinstance(value, list):
             return _mismatch(value, type, path)
-        return _first(_wrong(item, type.elementType, f"{path}[{place}]") for place, item in enumerate(value))
+        return _first(
+            _wrong(item, type.elementType, f"{path}[{place}]", own_formats)
+            for place, item in enumerate(value)
+        )
     if isinstance(type, T.MapType):
         if not isinstance(value, dict):
             return _mismatch(value, type, path)
-        return _first(_wrong(item, type.valueType, f"{path}[{key!r}]") for key, item in value.items())
+        return _first(
+            _wrong(item, type.valueType, f"{path}[{key!r}]", own_formats) for key, item in value.items()
+        )
+    if own_formats and isinstance(value, str) and isinstance(type, T.DatetimeType):
+        return None
     return None if _fits(value, type) else _mismatch(value, type, path)
 
 
