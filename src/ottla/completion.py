@@ -35,6 +35,13 @@ class Completion(Generic[T]):
         self._on_result: Callable[[T], object] | None = None
         self._on_error: Callable[[Exception], object] | None = None
 
+    @classmethod
+    def failed(cls, error: Exception) -> Completion[T]:
+        """A completion that has failed already."""
+        completion: Completion[T] = Completion()
+        completion.fail(error)
+        return completion
+
     def __repr__(self) -> str:
         return f"<Completion {('open', 'resolved', 'failed', 'cancelled')[self._state]}>"
 

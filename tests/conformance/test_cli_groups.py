@@ -28,7 +28,7 @@ def group(name: str) -> str:
 
 
 @pytest.fixture
-def keeps_journal(bootstrap: str) -> bool:
+def keeps_history(bootstrap: str) -> bool:
     with Wire(bootstrap) as wire:
         return wire.offers(ExplainGroupRequest)
 
@@ -130,7 +130,7 @@ def test_reset_asks_at_a_terminal(ottla: Command, topic: str, group: str) -> Non
 
 
 def test_members_share_the_partitions_and_hold_off_reset_and_delete(
-    ottla: Command, make_topic: Callable[..., str], group: str, keeps_journal: bool
+    ottla: Command, make_topic: Callable[..., str], group: str, keeps_history: bool
 ) -> None:
     topic = make_topic(3)
     ottla.ok("produce", topic, input="a\nb\nc\n")
@@ -151,7 +151,7 @@ def test_members_share_the_partitions_and_hold_off_reset_and_delete(
                 assert "while it has members: it has 2 (ottla)" in refused.err
         alone = _stable(ottla, group, 1)
         assert len(alone["members"][0]["assigned"]) == 3
-        if keeps_journal:
+        if keeps_history:
             told = ottla.ok("group", "explain", group, "--json").document
             assert [(r["members_before"], r["members_after"]) for r in told["rebalances"]] == [
                 (2, 1),
@@ -168,18 +168,18 @@ def test_members_share_the_partitions_and_hold_off_reset_and_delete(
 
 
 def test_a_member_too_many_is_idle_and_explain_says_why(
-    ottla: Command, topic: str, group: str, keeps_journal: bool
+    ottla: Command, topic: str, group: str, keeps_history: bool
 ) -> None:
     with _following(ottla, topic, group), _following(ottla, topic, group):
         found = _stable(ottla, group, 2)
         assert sorted(len(member["assigned"]) for member in found["members"]) == [0, 1]
-        if keeps_journal:
+        if keeps_history:
             (idle,) = ottla.ok("group", "explain", group, "--json").document["rebalances"][0]["idle"]
             assert "2 members share 1 partition;" in idle["reason"]
         else:
             refused = ottla("group", "explain", group)
             assert refused.code == 1
-            assert "keeps no journal of rebalances" in refused.err
+            assert "keeps no history of rebalances" in refused.err
 
 
 def test_groups_are_listed_by_state_and_type(ottla: Command, topic: str, group: str) -> None:
@@ -275,7 +275,7 @@ def test_a_watch_into_a_pipe_prints_block_after_block(ottla: Command, topic: str
 
 
 def test_groups_of_the_consumer_protocol_are_shown_alike(
-    ottla: Command, make_topic: Callable[..., str], bootstrap: str, group: str, keeps_journal: bool
+    ottla: Command, make_topic: Callable[..., str], bootstrap: str, group: str, keeps_history: bool
 ) -> None:
     topic = make_topic(2)
     ottla.ok("produce", topic, input="a\nb\n")
@@ -308,7 +308,7 @@ def test_groups_of_the_consumer_protocol_are_shown_alike(
         refused = ottla("group", "reset-offsets", group, "--topic", topic, "--to", "latest", "--execute")
         assert refused.code == 1
         assert "while it has members: it has 1 (billing-7)" in refused.err
-        if keeps_journal:
+        if keeps_history:
             told = ottla.ok("group", "explain", group, "--json").document
             assert told["rebalances"][-1]["members_after"] == 1
             assert "a member joined" in told["rebalances"][-1]["causes"][0]

@@ -204,10 +204,10 @@ class Story:
         group = self.world.groups.get(GROUP)
         if not isinstance(group, ConsumerGroup):
             return
-        assert group.epoch >= max(self._group_epoch, group.target_epoch)
-        self._group_epoch = group.epoch
+        assert group.state.epoch >= max(self._group_epoch, group.state.target_epoch)
+        self._group_epoch = group.state.epoch
         for member in group.members.values():
-            assert member.epoch <= group.epoch
+            assert member.epoch <= group.state.epoch
             if member.epoch > 0:
                 assert member.epoch >= self._epochs.get(member.member_id, 0), "an epoch shrank"
                 self._epochs[member.member_id] = member.epoch
@@ -225,8 +225,8 @@ class Story:
         again = self.world.reloaded().get(GROUP)
         assert isinstance(again, ConsumerGroup)
         for field in ("epoch", "metadata_hash", "members", "target_epoch", "target", "regexes", "_static"):
-            assert getattr(again, field) == getattr(group, field), field
-        assert again._owners == group._owners
+            assert getattr(again.state, field) == getattr(group.state, field), field
+        assert again.state._owners == group.state._owners
 
     def settle(self) -> None:
         """Everybody behaves; those who are gone are given up. Then all is read by somebody."""
@@ -246,7 +246,7 @@ class Story:
         topics = self.world.image.topics
         wanted = {
             (topics[name].id, index)
-            for name in group.subscribed_topics()
+            for name in group.state.subscribed_topics()
             if name in topics
             for index in range(len(topics[name].partitions))
         }

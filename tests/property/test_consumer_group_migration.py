@@ -129,7 +129,7 @@ class Story:
         again = self.world.reloaded().get(GROUP)
         assert isinstance(again, ConsumerGroup)
         for field in ("epoch", "members", "target_epoch", "target", "_owners"):
-            assert getattr(again, field) == getattr(self.world.group, field), field
+            assert getattr(again.state, field) == getattr(self.world.group.state, field), field
 
     def settle(self) -> None:
         if not self.new:

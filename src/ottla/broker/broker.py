@@ -26,7 +26,7 @@ from ottla.broker.client_memory import ClientMemory
 from ottla.broker.creation_rate import CreationRate
 from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.group_surroundings import GroupSurroundings
+from ottla.broker.group_environment import BrokerGroupEnvironment
 from ottla.broker.handlers import HANDLERS, advertised_by
 from ottla.broker.inspections import Inspections
 from ottla.broker.limits import (
@@ -61,7 +61,7 @@ from ottla.cluster.registration import Registration
 from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validate_topic_config
-from ottla.coordinator.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError
 from ottla.replication.purgatory import Purgatory
@@ -159,17 +159,22 @@ class Broker:
         self.replicas = Replicas(self.node_id, self.directory, self.purgatory, self.in_thread)
         self.cleaning = Cleaning(self)
         self.space = Space(self)
-        self.group_surroundings = GroupSurroundings(self)
+        self.group_environment = BrokerGroupEnvironment(
+            clock=self.clock,
+            image=lambda: self.image,
+            config=lambda: self.config,
+            count_members=lambda: self.groups.consumer_member_count(),
+        )
         self.groups = GroupCoordinator(
             group_settings(self.config),
-            surroundings=self.group_surroundings,
+            environment=self.group_environment,
             topic_id=lambda name: topic.id if (topic := self.image.topics.get(name)) else None,
             clock=self.clock,
             scheduler=self._scheduler,
             purgatory=self.purgatory,
             in_thread=self.in_thread,
             commit_timeout_ms=lambda: self.config["offsets.commit.timeout.ms"],
-            codec=self.config["offsets.topic.compression.codec"],
+            compression=self.config["offsets.topic.compression.codec"],
             account=self.client_memory,
         )
         try:
@@ -391,17 +396,17 @@ class Broker:
             if kind == TOPIC_CONFIG and name in image.topics:
                 self.replicas.configure(name, config_of(name))
         self.image = image
-        self._follow_groups(gone)
+        await self._follow_groups(gone)
         for reached, version in self._versions.items():
             if version <= image.version and not reached.done():
                 reached.set_result(None)
 
-    def _follow_groups(self, gone: Collection[str] = ()) -> None:
-        """Let the group coordinator know which of its partitions are led here, and which topics are gone."""
+    async def _follow_groups(self, gone: Collection[str] = ()) -> None:
+        """Tell the group coordinator which of its partitions are led here, and which topics are gone."""
         topic = self.image.topics.get(OFFSETS_TOPIC)
         self.groups.follow(len(topic.partitions) if topic else 0, self.replicas.led(OFFSETS_TOPIC))
         if gone:
-            self.groups.forget_topics(gone)
+            await self.groups.forget_topics(gone)
 
     def _configure(self, image: ClusterImage) -> None:
         """Settings of all brokers or of this one were changed at run time, now or before this start."""
@@ -435,4 +440,4 @@ class Broker:
                 config_of = partial(self._topic_config, self.image)
                 await self.in_thread(partial(self.replicas.prepare, missing, config_of))
                 self.replicas.adopt(missing, config_of)
-            self._follow_groups()
+            await self._follow_groups()

@@ -1,7 +1,7 @@
-"""Asks the group coordinator on behalf of a request, and answers when all that was asked has been answered.
+"""How handlers run commands on the group coordinator, and make a response of their outcomes.
 
 A command may be answered at once or much later (a JoinGroup waits for its group). At once is the common case
-and costs no detour: the response is returned as from any plain handler.
+and costs no detour: the response is returned as from any plain handler. Later, it is a `Completion`.
 """
 
 from __future__ import annotations
@@ -9,94 +9,120 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
-from ottla.coordinator.coordinator import Command
 from ottla.coordinator.group import Caller
+from ottla.coordinator.group_coordinator import Command
 from ottla.protocol.errors import ApiError
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+T = TypeVar("T")
+R = TypeVar("R")
 
-class Question(NamedTuple):
+
+class GroupCommand(NamedTuple):
     group_id: str
     command: Command
-    on_error: Callable[[ApiError], Any]
-    """What an error becomes in the answer."""
+    refused: Callable[[ApiError], Any]
+    """What an error becomes in the response."""
 
 
-def ask(
-    broker: Broker, group_id: str, command: Command, on_error: Callable[[ApiError], Any]
-) -> Any | Completion[Any]:
-    """The answer to one question, or a `Completion` that will have it."""
-    return ask_all(broker, [Question(group_id, command, on_error)], lambda answers: answers[0])
+def run(
+    broker: Broker, group_id: str, command: Command, refused: Callable[[ApiError], R]
+) -> R | Completion[R]:
+    """The response of one command."""
+    return responded(broker.groups.run(group_id, command), lambda response: response, refused)
 
 
-def ask_all(
-    broker: Broker, questions: Iterable[Question], finish: Callable[[list[Any]], Any]
-) -> Any | Completion[Any]:
-    """What `finish` makes of all answers, in the order of the questions; or a `Completion` of it.
+def responded(
+    outcome: Completion[T], finish: Callable[[T], R], refused: Callable[[ApiError], R]
+) -> R | Completion[R]:
+    """What `finish` makes of the outcome of a command, or `refused` of its error. At once if it is known."""
 
-    What `finish` makes may also be steps (`request_scheduler`) that lead to the response.
-    """
-    collected = _Answers(finish)
-    for question in questions:
-        collected.ask(broker, question)
-    return collected.outcome()
+    def recover(error: Exception) -> R:
+        if isinstance(error, ApiError):
+            return refused(error)
+        raise error
+
+    if outcome.is_open:
+        return outcome.map(finish, recover)
+    known: list[T | Exception] = []
+    outcome.then(known.append, known.append)
+    (result,) = known
+    return recover(result) if isinstance(result, Exception) else finish(result)
 
 
-def ask_all_in_slices(
-    broker: Broker, questions: Iterable[Question], finish: Callable[[list[Any]], Any]
+def run_all(
+    broker: Broker, commands: Iterable[GroupCommand], finish: Callable[[list[Any]], Any]
 ) -> Steps[Any | Completion[Any]]:
-    """As `ask_all`, with a pause after each question."""
-    collected = _Answers(finish)
-    for question in questions:
-        collected.ask(broker, question)
+    """What `finish` makes of the responses of all commands, in their order.
+
+    There is a pause after each command. What `finish` makes may also be steps that lead to the response.
+    """
+    outcomes = ((broker.groups.run(each.group_id, each.command), each.refused) for each in commands)
+    return collected(outcomes, finish)
+
+
+def collected(
+    outcomes: Iterable[tuple[Completion[Any], Callable[[ApiError], Any]]],
+    finish: Callable[[list[Any]], Any],
+) -> Steps[Any | Completion[Any]]:
+    """As `run_all`, for commands that are run while `outcomes` is iterated."""
+    responses = _Responses(finish)
+    for outcome, refused in outcomes:
+        responses.expect(outcome, refused)
         yield
-    return collected.outcome()
+    return responses.all()
 
 
-class _Answers:
-    """Answers to questions as they come in, in the order of the questions."""
+class _Responses:
+    """The responses of several commands as they come in."""
 
     def __init__(self, finish: Callable[[list[Any]], Any]) -> None:
         self._finish = finish
-        self._answers: list[Any] = []
+        self._responses: list[Any] = []
         self._missing = 0
-        self._pending: Completion[Any] | None = None
+        self._completion: Completion[Any] | None = None
 
-    def ask(self, broker: Broker, question: Question) -> None:
+    def expect(self, outcome: Completion[Any], refused: Callable[[ApiError], Any]) -> None:
         self._missing += 1
-        self._answers.append(None)
-        answered = partial(self._take, len(self._answers) - 1, question.on_error)
-        broker.groups.run(question.group_id, question.command, answered)
+        index = len(self._responses)
+        self._responses.append(None)
+        outcome.then(partial(self._take, index), partial(self._failed, index, refused))
 
-    def _take(self, index: int, on_error: Callable[[ApiError], Any], answer: Any) -> None:
-        if isinstance(answer, ApiError):
-            answer = on_error(answer)
-        self._answers[index] = answer
+    def _failed(self, index: int, refused: Callable[[ApiError], Any], error: Exception) -> None:
+        if isinstance(error, ApiError):
+            self._take(index, refused(error))
+        elif self._completion is not None:
+            self._completion.fail(error)
+        else:
+            raise error
+
+    def _take(self, index: int, response: Any) -> None:
+        self._responses[index] = response
         self._missing -= 1
-        if not self._missing and self._pending is not None:
-            self._pending.resolve(self._finish(self._answers))
+        if not self._missing and self._completion is not None:
+            self._completion.resolve(self._finish(self._responses))
 
-    def outcome(self) -> Any | Completion[Any]:
-        """Asked when all questions have been put."""
+    def all(self) -> Any | Completion[Any]:
+        """Called when all commands have been run."""
         if not self._missing:
-            return self._finish(self._answers)
-        self._pending = Completion()
-        return self._pending
+            return self._finish(self._responses)
+        self._completion = Completion()
+        return self._completion
 
 
 def caller_of(context: RequestContext) -> Caller:
-    """Who asks, as Kafka writes it down: addresses begin with a slash."""
+    """The client, as Kafka writes it to the log: addresses begin with a slash."""
     host = context.peer.rpartition(":")[0].strip("[]")
     return Caller(context.client_id or "", f"/{host}", context.version)
 
 
 def new_member_id(broker: Broker, name: str) -> str:
-    """An id that nobody else has, which begins with what its owner is called."""
+    """A unique id that begins with the name of the client."""
     return f"{name}-{uuid.UUID(int=broker.rng.getrandbits(128), version=4)}"

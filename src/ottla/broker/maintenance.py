@@ -172,7 +172,7 @@ class Maintenance:
         await self._broker.make_missing_logs()
 
     async def _expire_offsets(self) -> None:
-        self._broker.groups.expire_offsets()
+        await self._broker.groups.expire_offsets()
 
 
 def _retain_one(partition: Partition) -> None:

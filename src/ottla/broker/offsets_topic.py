@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ottla.cluster.topic_rules import NewTopic
-from ottla.coordinator.coordinator import OFFSETS_TOPIC
+from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:

@@ -139,13 +139,13 @@ def explain(
     with connect(bootstrap, timeout) as wire:
         found = find_group(wire, group)
         try:
-            journal = rebalances(wire, group)
+            history = rebalances(wire, group)
         except UnsupportedByBroker:
             raise Failure(
-                "this broker keeps no journal of rebalances",
+                "this broker keeps no history of rebalances",
                 "Ottla's own does. Apache Kafka writes why a group rebalances into its log file.",
             ) from None
-    show(explain_view(found, journal), as_json=as_json)
+    show(explain_view(found, history), as_json=as_json)
 
 
 @app.command("reset-offsets")

@@ -70,6 +70,11 @@ class Member:
         """What the member is called over restarts."""
         return self.instance_id or self.member_id
 
+    @property
+    def metadata_size(self) -> int:
+        """Bytes that it sent as a member of the classic protocol."""
+        return sum(len(each.metadata) for each in self.classic.supported_protocols) if self.classic else 0
+
     def has_reached(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 

@@ -1,26 +1,22 @@
-"""What a group of the consumer protocol is: members, epochs, a target, and who owns which partition.
+"""What the log says about a group of the consumer protocol: members, epochs, target, owners of partitions.
 
     Empty --- a member joins ---> Assigning --- there is a target for the epoch ---> Reconciling
                                       ^                                                   |
-                                      |  members, subscriptions or topics change          |  all have what
-                                      '------------------- Stable <-----------------------'  they shall have
+                                      |  members, subscriptions or topics change          |  all members have
+                                      '------------------- Stable <-----------------------'  their target
 
-The group's epoch grows whenever its members, their subscriptions or their topics change. The target (who
-shall have what) is made for an epoch, and each member walks towards it by itself (`reconciliation`).
+The group's epoch grows whenever its members, their subscriptions or their topics change. The target
+assignment is made for an epoch, and each member moves towards it by itself (`reconciliation`).
 
-All of this stands in the log, record by record, and `replay` of a record is the only thing that changes it.
-A command works on a draft, to which it applies each record that it writes, so that its next step sees what
-the one before has done. The other half of the group, the commands, is `consumer_group`.
+All of this is in the log, record by record, and `replay` of a record is the only thing that changes it. The
+rules are in `consumer_group`, which holds one of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from ottla.cluster.image import ClusterImage
 from ottla.coordinator.assignors import NOTHING, Partitions, TopicId
 from ottla.coordinator.consumer_member import (
     LEAVING_FOR_A_WHILE,
@@ -30,9 +26,6 @@ from ottla.coordinator.consumer_member import (
     with_metadata,
     without_assignment,
 )
-from ottla.coordinator.effects import Effects
-from ottla.coordinator.group import CONSUMER, CONSUMER_PROTOCOL_TYPE
-from ottla.coordinator.journal import Cause
 from ottla.coordinator.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -43,87 +36,40 @@ from ottla.coordinator.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     Entry,
 )
-from ottla.coordinator.topic_matches import TopicMatches
 from ottla.protocol.errors import ApiError, ErrorCode
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
 
 FIRST_EPOCH = 1
-"""Of a new group, so that nobody in it has the epoch of one who joins."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    """What the configuration says of a group, its own values before the broker's."""
-
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
-    assignment_interval_ms: int = 1_000
-    max_size: int = 2**31 - 1
-    assignors: tuple[str, ...] = ("uniform", "range")
-    may_upgrade: bool = True
-    """Classic groups may become groups of the consumer protocol while they run, ..."""
-    may_downgrade: bool = True
-    """... and the other way."""
-
-
-class Surroundings(Protocol):
-    """What groups see of their broker."""
-
-    @property
-    def image(self) -> ClusterImage:
-        """The cluster as it is now: which topics there are."""
-
-    @property
-    def topic_matches(self) -> TopicMatches:
-        """Which topics expressions stand for."""
-
-    def settings(self, group_id: str) -> ConsumerSettings: ...
-
-    def member_count(self) -> int:
-        """Members in all groups of this broker, more or less."""
+"""Of a new group, so that no member has the epoch of one that joins."""
 
 
 class Resolved(NamedTuple):
-    """The topics that a regular expression stands for, as of a version of the image."""
+    """The topics that match a regular expression, as of a version of the image."""
 
     topics: frozenset[str]
     version: int
 
 
-class Ongoing(NamedTuple):
-    """A rebalance under way, for the journal and for the pace of heartbeats."""
-
-    began_ms: int
-    causes: tuple[Cause, ...] = ()
-
-
 class ConsumerState:
     __slots__ = (
-        "_checked",
-        "_ongoing",
         "_owners",
-        "_shared",
-        "_shares",
         "_static",
-        "_surroundings",
         "epoch",
         "group_id",
         "members",
         "metadata_hash",
         "regexes",
-        "rejoining",
         "target",
         "target_epoch",
         "target_made_ms",
     )
 
-    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
+    def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self._surroundings = surroundings
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
-        """Of the topics that are subscribed to; it tells that they changed."""
+        """Of the subscribed topics; it tells whether they have changed."""
         self.members: dict[str, Member] = {}
         self.target_epoch = FIRST_EPOCH
         self.target_made_ms = 0
@@ -131,47 +77,24 @@ class ConsumerState:
         self.regexes: dict[str, Resolved] = {}
         self._static: dict[str, str] = {}
         self._owners: dict[TopicId, dict[int, str]] = {}
-        self._shared = False
-        """The mappings belong to another draft too, and are copied before the first change."""
-        # What follows is not in the log.
-        self._checked = -1
-        """The version of the image for which `metadata_hash` was looked at last."""
-        self._ongoing: Ongoing | None = None
-        self.rejoining: frozenset[str] = frozenset()
-        """Members of the classic protocol that were told to join again, and whose time for it runs."""
-        self._shares: Mapping[str, Partitions] = {}
-        """What the members had when the last rebalance was over, by their names."""
 
-    def __repr__(self) -> str:
-        return f"<group {self.group_id} {self.state_name}, epoch {self.epoch}>"
-
-    def draft(self) -> Self:
-        copy = object.__new__(type(self))
-        for slot in ConsumerState.__slots__:
-            setattr(copy, slot, getattr(self, slot))
-        copy._shared = self._shared = True
-        return copy
-
-    def _unshare(self) -> None:
-        self.members = self.members.copy()
-        self.target = self.target.copy()
-        self.regexes = self.regexes.copy()
-        self._static = self._static.copy()
-        self._owners = {topic: owners.copy() for topic, owners in self._owners.items()}
-        self._shared = False
-
-    # -- what others see ----------------------------------------------------------------------------------
+    def copy(self) -> ConsumerState:
+        other = object.__new__(ConsumerState)
+        other.group_id = self.group_id
+        other.epoch = self.epoch
+        other.metadata_hash = self.metadata_hash
+        other.members = self.members.copy()
+        other.target_epoch = self.target_epoch
+        other.target_made_ms = self.target_made_ms
+        other.target = self.target.copy()
+        other.regexes = self.regexes.copy()
+        other._static = self._static.copy()
+        other._owners = {topic: owners.copy() for topic, owners in self._owners.items()}
+        return other
 
     @property
-    def kind(self) -> str:
-        return CONSUMER
-
-    @property
-    def protocol_type(self) -> str | None:
-        return CONSUMER_PROTOCOL_TYPE
-
-    @property
-    def state_name(self) -> str:
+    def name(self) -> str:
+        """The state of the group as clients know it."""
         if not self.members:
             return EMPTY
         if self.epoch > self.target_epoch:
@@ -180,18 +103,40 @@ class ConsumerState:
             return STABLE
         return RECONCILING
 
-    @property
-    def settings(self) -> ConsumerSettings:
-        return self._surroundings.settings(self.group_id)
+    # -- members ------------------------------------------------------------------------------------------
 
-    @property
-    def assignor_name(self) -> str:
-        """What most members ask for; the broker's first when nobody asks."""
-        wishes: dict[str, int] = {}
-        for member in self.members.values():
-            if member.assignor is not None:
-                wishes[member.assignor] = wishes.get(member.assignor, 0) + 1
-        return max(sorted(wishes), key=wishes.__getitem__) if wishes else self.settings.assignors[0]
+    def member(self, member_id: str) -> Member:
+        member = self.members.get(member_id)
+        if member is None:
+            raise ApiError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def checked(self, member_id: str, instance_id: str | None) -> Member:
+        """The member with this id, which must be the one that its instance id belongs to."""
+        if instance_id is None:
+            return self.member(member_id)
+        present = self._static.get(instance_id)
+        if present is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if present != member_id:
+            raise ApiError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {present}.",
+            )
+        return self.members[present]
+
+    def static_member(self, instance_id: str | None) -> Member | None:
+        """The member with this instance id, whatever its member id is."""
+        return self.members.get(self._static.get(instance_id or "", ""))
+
+    def returning(self, instance_id: str | None) -> Member | None:
+        """The static member with this instance id that has left for a while."""
+        member = self.static_member(instance_id)
+        return member if member is not None and member.epoch == LEAVING_FOR_A_WHILE else None
+
+    # -- topics and partitions ----------------------------------------------------------------------------
 
     def topics_of(self, member: Member) -> frozenset[str]:
         """The names that a member subscribes to, whether or not such topics exist."""
@@ -204,6 +149,9 @@ class ConsumerState:
     def is_subscribed(self, topic: str) -> bool:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
+    def used_expressions(self) -> set[str]:
+        return {member.regex for member in self.members.values() if member.regex}
+
     def owner(self, topic: TopicId, partition: int) -> str | None:
         """The one member that has this partition, or has not given it back yet."""
         return self._owners.get(topic, {}).get(partition)
@@ -211,74 +159,34 @@ class ConsumerState:
     def target_of(self, member: Member) -> Partitions:
         return self.target.get(member.member_id, NOTHING)
 
-    @property
-    def is_deletable(self) -> bool:
-        return not self.members
+    def has_free_for(self, member: Member) -> bool:
+        """Whether a partition that the member waits for has become free."""
+        return any(
+            self.owner(topic, partition) is None
+            for topic, partitions in self.target_of(member).items()
+            for partition in partitions
+        )
 
-    def offsets_unused_since(self, topic: str, committed_ms: int) -> int | None:
-        return None if self.is_subscribed(topic) else committed_ms
+    # -- the log ------------------------------------------------------------------------------------------
 
-    def check_delete(self) -> None:
-        if self.members:
-            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-
-    def check_offset_delete(self) -> None:
-        """Topics that nobody subscribes to may always lose their offsets."""
-
-    def tombstones(self) -> Sequence[Entry]:
-        return list(self._tombstones())
-
-    def _tombstones(self) -> Iterator[Entry]:
+    def tombstones(self) -> Iterator[Entry]:
+        """Records that remove the group."""
         group_id = self.group_id
         for member_id in self.members:
-            yield from self._member_tombstones(member_id)
+            yield from self.member_tombstones(member_id)
         yield ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None
         for regex in self.regexes:
             yield ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), None
         yield ConsumerGroupMetadataKey(group_id=group_id), None
 
-    def _member_tombstones(self, member_id: str) -> Iterator[Entry]:
+    def member_tombstones(self, member_id: str) -> Iterator[Entry]:
         names = {"group_id": self.group_id, "member_id": member_id}
         yield ConsumerGroupCurrentMemberAssignmentKey(**names), None
         yield ConsumerGroupTargetAssignmentMemberKey(**names), None
         yield ConsumerGroupMemberMetadataKey(**names), None
 
-    def topic_id(self, name: str) -> TopicId | None:
-        topic = self._surroundings.image.topics.get(name)
-        return topic.id if topic is not None else None
-
-    def topic_name(self, topic: TopicId) -> str | None:
-        found = self._surroundings.image.topics_by_id.get(topic)
-        return found.name if found is not None else None
-
-    def hash_of_topics(self) -> int:
-        """Changes when a subscribed topic appears, goes, is made anew or gets partitions."""
-        image = self._surroundings.image
-        digest = blake2b(digest_size=8)
-        found = False
-        for name in sorted(self.subscribed_topics()):
-            topic = image.topics.get(name)
-            if topic is not None:
-                found = True
-                digest.update(topic.id + name.encode() + b"\0%d" % len(topic.partitions))
-        return int.from_bytes(digest.digest(), "big", signed=True) if found else 0
-
-    # -- the log ------------------------------------------------------------------------------------------
-
-    def _write(self, effects: Effects, key: Any, value: Any) -> None:
-        """Write a record, and let it have its effect on this draft."""
-        effects.write(key, value)
-        self.replay(key, value)
-
-    def write(self, effects: Effects, key: type[Any], value: Any, member_id: str | None = None) -> None:
-        """Write a record of the group, or of one of its members."""
-        names = {"group_id": self.group_id} | ({} if member_id is None else {"member_id": member_id})
-        self._write(effects, key(**names), value)
-
     def replay(self, key: Any, value: Any) -> None:
-        """Become what the log says. The end of the group as a whole is for others to see."""
-        if self._shared:
-            self._unshare()
+        """Apply a record. The end of the whole group is handled by the caller."""
         _REPLAYS[key.api_key](self, key, value)
 
     def _replay_group(self, key: ConsumerGroupMetadataKey, value: Any) -> None:
@@ -287,7 +195,7 @@ class ConsumerState:
             self.metadata_hash = value.metadata_hash
 
     def _replay_partition_metadata(self, key: ConsumerGroupPartitionMetadataKey, value: Any) -> None:
-        """What Kafka wrote before 4.1; the hash says it all."""
+        """Written by Kafka before 4.1. The metadata hash has replaced it."""
 
     def _replay_member(self, key: ConsumerGroupMemberMetadataKey, value: Any) -> None:
         member = self.members.get(key.member_id)
@@ -344,37 +252,6 @@ class ConsumerState:
         for owned in (after.assigned, after.revoking):
             for topic, partitions in owned.items():
                 self._owners.setdefault(topic, {}).update(dict.fromkeys(partitions, member_id))
-
-    # -- who may ask --------------------------------------------------------------------------------------
-
-    def member(self, member_id: str) -> Member:
-        member = self.members.get(member_id)
-        if member is None:
-            raise ApiError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
-            )
-        return member
-
-    def static_member(self, member_id: str, instance_id: str) -> Member:
-        """The member with this instance id, if it is the one that calls itself so."""
-        present = self._static.get(instance_id)
-        if present is None:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-        if present != member_id:
-            raise ApiError(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} was fenced by member {present}.",
-            )
-        return self.members[present]
-
-    def present(self, instance_id: str) -> Member | None:
-        """The static member of this name, whichever id it has."""
-        return self.members.get(self._static.get(instance_id, ""))
-
-    def expects_back(self, instance_id: str | None) -> Member | None:
-        """The static member of this name that has left for a while."""
-        member = self.members.get(self._static.get(instance_id or "", ""))
-        return member if member is not None and member.epoch == LEAVING_FOR_A_WHILE else None
 
 
 _REPLAYS: dict[int, Callable[[ConsumerState, Any, Any], None]] = {

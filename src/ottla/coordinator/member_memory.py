@@ -1,9 +1,9 @@
-"""What groups and their members take of the broker's memory, told to the account of all client memory.
+"""The memory that groups and their members use, accounted with all other memory of clients.
 
-A member keeps what its client said when it joined, and a member that waits in a rebalance is in no log yet:
-nothing but this bounds it. `settle` compares a group, after each change, with what was accounted for. Whoever
-would join when there is no memory left is told to try again later; members that have been silent for longest
-may be evicted to make room, and join again if they are still there.
+A member keeps what its client sent when it joined, and a member that waits in a rebalance is in no log yet:
+nothing but this limits it. `settle` compares a group, after each change, with what was accounted for. A
+client that wants to join when no memory is left is told to retry later; members that have been idle for
+longest may be evicted to free memory, and join again if they still exist.
 """
 
 from __future__ import annotations
@@ -11,25 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ottla.coordinator.classic_member import Member as ClassicMember
-from ottla.coordinator.classic_state import ClassicState
+from ottla.coordinator.classic_members import Member as ClassicMember
 from ottla.coordinator.consumer_member import Member as ConsumerMember
-from ottla.coordinator.consumer_state import ConsumerState
-from ottla.coordinator.group import Caller, Group
+from ottla.coordinator.group import CONSUMER, Caller, Group
 from ottla.printable import shown
 from ottla.protocol.errors import ApiError, ErrorCode
 
 MEMBER = "group member"
 GROUP = "group"
 _MEMBER_BYTES = 1200
-"""Of a member besides its texts: the object, its alarm, its places in dictionaries."""
+"""Of a member besides its texts: the object, its timer, its entries in dictionaries."""
 _GROUP_BYTES = 2000
 _TEXT_BYTES = 60
 """Of each text or piece of bytes besides its length."""
 
 
 class Account(Protocol):
-    """Who keeps the account; see `ottla.broker.client_memory`."""
+    """The account of all memory of clients; see `ottla.broker.client_memory`."""
 
     def admit(self, address: str, client: str, kind: str, size: int) -> bool: ...
 
@@ -72,7 +70,7 @@ class MemberMemory:
         self._evict = evict
         self._groups: dict[str, _Accounted] = {}
 
-    def check_room(self, group_id: str, size: int, caller: Caller) -> None:
+    def check_free(self, group_id: str, size: int, caller: Caller) -> None:
         """ApiError, to try again later, when there is no memory for a new member or group."""
         if group_id not in self._groups:
             size += _GROUP_BYTES + 2 * len(group_id)
@@ -81,15 +79,13 @@ class MemberMemory:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "There is no memory for another member.")
 
     def settle(self, group_id: str, group: Group | None, client_host: str = "") -> None:
-        """The group is as it is now, or gone. `client_host` is whose request made the change."""
+        """The group is as it is now, or gone. `client_host` is the client whose request made the change."""
         accounted = self._groups.get(group_id)
         if group is None:
             if accounted is not None:
                 self._release(group_id, accounted)
             return
-        assert isinstance(group, ClassicState | ConsumerState)
-        pending = group.pending if isinstance(group, ClassicState) else frozenset()
-        members: Mapping[str, Any] = group.members
+        pending, members = group.pending, group.members
         if accounted is None:
             host = client_host or next((m.client_host for m in members.values()), "")
             size = _GROUP_BYTES + 2 * len(group_id)
@@ -109,8 +105,8 @@ class MemberMemory:
                 held[member_id] = (None, holding)
         for member_id in held.keys() - members.keys() - pending:
             self._account.release(held.pop(member_id)[1])
-        # A draft may go on changing its own mapping, so a later one has to be looked at in any case.
-        accounted.members = members if isinstance(group, ConsumerState) else None
+        # A classic group changes its mapping in place, so the same mapping may hold other members later.
+        accounted.members = members if group.kind == CONSUMER else None
         accounted.pending = pending
 
     def _settle_member(
@@ -136,8 +132,8 @@ class MemberMemory:
             _address(host), client, MEMBER, size, lambda why: self._evict(group_id, member_id)
         )
 
-    def heard(self, group_id: str, member_id: str) -> None:
-        """A sign of life of a member."""
+    def touch(self, group_id: str, member_id: str) -> None:
+        """The member has sent a request."""
         self._each(group_id, member_id, self._account.touch)
 
     def abandoned(self, group_id: str, member_id: str) -> None:
@@ -188,5 +184,5 @@ def _size_of(member: ClassicMember | ConsumerMember) -> int:
 
 
 def _address(client_host: str) -> str:
-    """The log has Kafka's way to write an address, with a slash before it."""
+    """Kafka writes addresses with a slash before them."""
     return client_host.removeprefix("/")

@@ -1,44 +1,55 @@
 """Committed offsets: how far each group has read each partition.
 
-Pure: `Offsets` changes by `replay` alone, everything else looks or says which records would make a change.
-Offsets belong to a group's id, whatever kind the group is, and to nobody's membership: a simple consumer that
-assigned its partitions itself commits under an id that has no members.
+Pure: `Offsets` changes by `replay` and `end_transaction` alone; everything else reads, or returns the records
+that would make a change. Offsets belong to the id of a group, whatever its kind, and not to its members: a
+consumer that assigns its partitions itself commits under an id that has no members.
 
-An offset goes when it is deleted, when its topic is, or when it has been of no use for the retention time:
+An offset that was committed in a transaction is pending until the transaction ends. It becomes visible with
+the commit marker and is dropped with the abort marker. If there were other commits of the same partition, the
+one with the larger offset in the log counts.
+
+An offset is removed when it is deleted, when its topic is, or when it was not needed for the retention time:
 its group is empty, or does not read the topic any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ottla.coordinator.group import Group
 from ottla.coordinator.records import Entry, OffsetCommitKey, OffsetCommitValue
+from ottla.protocol.batches import NO_PRODUCER_ID
 from ottla.protocol.schema import ZERO_UUID
 
 NO_OFFSET = -1
 
 
 class Committed(NamedTuple):
-    """An offset to go on from, as a group left it."""
+    """The position of a group in a partition."""
 
     offset: int
     leader_epoch: int = -1
-    """Of the last record read; -1 if the client did not say."""
+    """Of the last record read; -1 if the client did not send it."""
     metadata: str = ""
     committed_ms: int = -1
     expires_ms: int = -1
-    """Old clients say how long they want it kept; -1 leaves it to the broker."""
+    """Set by old clients, which say how long they want it kept; -1 leaves it to the broker."""
     topic_id: bytes = ZERO_UUID
+    record_offset: int = -1
+    """Of the commit in the log of its shard."""
 
 
-ByTopic = Mapping[str, Mapping[int, Committed]]
+GroupOffsets: TypeAlias = Mapping[str, Mapping[int, Committed]]
+"""The offsets of one group, by topic and partition."""
 
 
 class Offsets:
+    """The offsets of all groups of one shard."""
+
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Committed]]] = {}
+        self._pending = PendingOffsets()
 
     def __len__(self) -> int:
         return sum(len(p) for topics in self._groups.values() for p in topics.values())
@@ -46,24 +57,66 @@ class Offsets:
     def groups(self) -> list[str]:
         return list(self._groups)
 
-    def of(self, group_id: str) -> ByTopic:
-        """All offsets of a group by topic and partition."""
+    def of(self, group_id: str) -> GroupOffsets:
+        """All offsets of a group. Those of open transactions are not among them."""
         return self._groups.get(group_id, {})
 
     def get(self, group_id: str, topic: str, partition: int) -> Committed | None:
         return self._groups.get(group_id, {}).get(topic, {}).get(partition)
 
-    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        if value is not None:
-            self._groups.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = Committed(
-                value.offset,
-                value.leader_epoch,
-                value.metadata,
-                value.commit_timestamp,
-                value.expire_timestamp,
-                value.topic_id,
-            )
+    def count(self, group_id: str) -> int:
+        return sum(map(len, self.of(group_id).values()))
+
+    def exists(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether there is an offset, committed or pending."""
+        committed = self.get(group_id, topic, partition) is not None
+        return committed or self.is_pending(group_id, topic, partition)
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction has committed an offset of this partition."""
+        return (topic, partition) in self._pending.of(group_id)
+
+    def has_pending(self, group_id: str) -> bool:
+        return bool(self._pending.of(group_id))
+
+    def pending_of(self, group_id: str) -> frozenset[tuple[str, int]]:
+        """The partitions of which open transactions have committed an offset."""
+        return frozenset(self._pending.of(group_id))
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def replay(
+        self, offset: int, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue | None
+    ) -> None:
+        """Apply a record. `producer_id` is that of a transaction, or NO_PRODUCER_ID."""
+        if value is None:
+            self._remove(key)
+            self._pending.remove(key.group, key.topic, key.partition)
             return
+        committed = Committed(
+            value.offset,
+            value.leader_epoch,
+            value.metadata,
+            value.commit_timestamp,
+            value.expire_timestamp,
+            value.topic_id,
+            offset,
+        )
+        if producer_id == NO_PRODUCER_ID:
+            self._put(key.group, key.topic, key.partition, committed)
+        else:
+            self._pending.put(producer_id, key.group, key.topic, key.partition, committed)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        for (group_id, topic, partition), pending in self._pending.end(producer_id).items():
+            present = self.get(group_id, topic, partition)
+            if committed and (present is None or pending.record_offset > present.record_offset):
+                self._put(group_id, topic, partition, pending)
+
+    def _put(self, group_id: str, topic: str, partition: int, committed: Committed) -> None:
+        self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = committed
+
+    def _remove(self, key: OffsetCommitKey) -> None:
         topics = self._groups.get(key.group, {})
         partitions = topics.get(key.topic, {})
         partitions.pop(key.partition, None)
@@ -79,38 +132,78 @@ class Offsets:
         for topic, partitions in self.of(group_id).items():
             for partition in partitions:
                 yield tombstone(group_id, topic, partition)
+        for topic, partition in self._pending.of(group_id):
+            if self.get(group_id, topic, partition) is None:
+                yield tombstone(group_id, topic, partition)
 
-    def deletion_of_topics(self, topics: Collection[str]) -> Iterator[Entry]:
-        """Records that remove what any group has of these topics."""
-        for group_id, by_topic in self._groups.items():
-            for topic in topics:
-                for partition in by_topic.get(topic, ()):
+    def of_topics(self, group_id: str, topics: Collection[str]) -> Iterator[Entry]:
+        """Records that remove the offsets that a group has of these topics."""
+        by_topic = self.of(group_id)
+        for topic in topics:
+            for partition in by_topic.get(topic, ()):
+                yield tombstone(group_id, topic, partition)
+
+    def stale(self, group_id: str, topic_id: Callable[[str], bytes | None]) -> Iterator[Entry]:
+        """Records that remove offsets of topics that are gone, or are others by the same name."""
+        for topic, partitions in self.of(group_id).items():
+            present = topic_id(topic)
+            for partition, committed in partitions.items():
+                if present is None or committed.topic_id not in (present, ZERO_UUID):
                     yield tombstone(group_id, topic, partition)
 
-    def deletion_of_stale(self, topic_id: Callable[[str], bytes | None]) -> Iterator[Entry]:
-        """Records that remove offsets of topics that are gone, or are others by the same name."""
-        for group_id, by_topic in self._groups.items():
-            for topic, partitions in by_topic.items():
-                present = topic_id(topic)
-                for partition, committed in partitions.items():
-                    if present is None or committed.topic_id not in (present, ZERO_UUID):
-                        yield tombstone(group_id, topic, partition)
-
-    def expired(self, group: Group, retention_ms: int, now_ms: int) -> list[Entry]:
+    def expired(self, group: Group, retention_ms: int, now_ms: int) -> Iterator[Entry]:
         """Records that remove what `group` has not needed for the retention time."""
-        gone = []
-        for topic, partitions in self.of(group.group_id).items():
+        group_id = group.group_id
+        for topic, partitions in self.of(group_id).items():
             for partition, committed in partitions.items():
                 since = group.offsets_unused_since(topic, committed.committed_ms)
-                if since is None:
+                if since is None or self.is_pending(group_id, topic, partition):
                     continue
                 due = committed.expires_ms if committed.expires_ms >= 0 else since + retention_ms
                 if now_ms >= due:
-                    gone.append(tombstone(group.group_id, topic, partition))
-        return gone
+                    yield tombstone(group_id, topic, partition)
 
-    def count(self, group_id: str) -> int:
-        return sum(map(len, self.of(group_id).values()))
+
+class PendingOffsets:
+    """Offsets that open transactions have committed, by the ids of their producers."""
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, dict[tuple[str, str, int], Committed]] = {}
+        self._producers: dict[str, dict[tuple[str, int], set[int]]] = {}
+
+    def of(self, group_id: str) -> Collection[tuple[str, int]]:
+        """The partitions of which a group has pending offsets."""
+        return self._producers.get(group_id, ())
+
+    def put(self, producer_id: int, group_id: str, topic: str, partition: int, committed: Committed) -> None:
+        self._by_producer.setdefault(producer_id, {})[group_id, topic, partition] = committed
+        places = self._producers.setdefault(group_id, {})
+        places.setdefault((topic, partition), set()).add(producer_id)
+
+    def remove(self, group_id: str, topic: str, partition: int) -> None:
+        """The offset is deleted, whichever transactions have committed it."""
+        for producer_id in list(self._producers.get(group_id, {}).get((topic, partition), ())):
+            offsets = self._by_producer[producer_id]
+            del offsets[group_id, topic, partition]
+            if not offsets:
+                del self._by_producer[producer_id]
+            self._forget(producer_id, group_id, topic, partition)
+
+    def end(self, producer_id: int) -> Mapping[tuple[str, str, int], Committed]:
+        """What the transaction of a producer has committed; it is not pending any more."""
+        ended = self._by_producer.pop(producer_id, {})
+        for group_id, topic, partition in ended:
+            self._forget(producer_id, group_id, topic, partition)
+        return ended
+
+    def _forget(self, producer_id: int, group_id: str, topic: str, partition: int) -> None:
+        places = self._producers[group_id]
+        producers = places[topic, partition]
+        producers.discard(producer_id)
+        if not producers:
+            del places[topic, partition]
+        if not places:
+            del self._producers[group_id]
 
 
 def commit(group_id: str, topic: str, partition: int, committed: Committed) -> Entry:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple, TypeAlias
 
+from ottla.coordinator.runtime.state import RecordCodec
 from ottla.protocol.codec import Malformed, decode, encode
 from ottla.protocol.schema import (
     Data,
@@ -249,3 +250,6 @@ def decode_entry(key: bytes | None, value: bytes | None) -> Entry | None:
     if version not in kind.value.versions:
         raise Malformed(f"{kind.value.__name__} has no version {version}")
     return decoded, decode(kind.value, version, memoryview(value), _PREFIX.size)
+
+
+GROUP_RECORDS: RecordCodec[Entry] = RecordCodec(encode_entry, decode_entry)

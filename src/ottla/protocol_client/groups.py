@@ -273,7 +273,7 @@ def by_coordinator(groups: Iterable[ListedGroup]) -> dict[int, list[ListedGroup]
 
 
 def rebalances(wire: Wire, group_id: str) -> list[ExplainedRebalance]:
-    """The journal of the group, the last rebalance first; UnsupportedByBroker when the broker has none."""
+    """The rebalances of the group, the last one first; UnsupportedByBroker when the broker keeps none."""
 
     def answer(response: Any) -> list[ExplainedRebalance]:
         check(response.error_code, response.error_message)

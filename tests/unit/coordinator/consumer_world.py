@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.cluster.image import ClusterImage, PartitionState, TopicImage
-from ottla.coordinator.all_groups import AllGroups
+from ottla.completion import Completion
 from ottla.coordinator.consumer_group import ConsumerGroup
-from ottla.coordinator.consumer_state import ConsumerSettings
-from ottla.coordinator.effects import Alarm, Effects, Reply
 from ottla.coordinator.group import Caller, GroupSettings
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_environment import ConsumerSettings
+from ottla.coordinator.group_shard import GroupShard
 from ottla.coordinator.records import Entry, decode_entry, encode_entry
+from ottla.coordinator.runtime.effects import Reply
 from ottla.coordinator.topic_matches import TopicMatches
 from ottla.protocol.errors import ApiError
 from ottla.protocol.messages.consumer_group_heartbeat import (
@@ -34,11 +36,11 @@ class World:
         self.topic_matches = TopicMatches()
         self.now_ms = 1_000_000
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.alarms: dict[tuple[str, ...], tuple[int, Alarm]] = {}
-        self.groups = AllGroups(self.group_settings, self)
+        self.timers: dict[Any, tuple[int, Any]] = {}
+        self.groups = GroupShard(self.group_settings, self)
         self._made = 0
 
-    # What `Surroundings` asks for
+    # What `GroupEnvironment` asks for
 
     def settings(self, group_id: str) -> ConsumerSettings:
         return self.consumer_settings
@@ -78,25 +80,31 @@ class World:
         assert isinstance(group, ConsumerGroup), group
         return group
 
-    def run(self, command: Callable[[AllGroups, Reply, Effects], None]) -> list[Any]:
+    def run(self, command: Callable[[GroupShard, Reply, GroupEffects], None]) -> list[Any]:
         """Run a command as the runtime does, and return what was answered."""
         answers: list[Any] = []
-        effects = Effects(self.now_ms)
-        command(self.groups, answers.append, effects)
+        effects = GroupEffects(self.now_ms)
+        reply: Reply = Completion()
+        reply.then(answers.append, answers.append)
+        command(self.groups, reply, effects)
         self._apply(effects)
         return answers
 
-    def _apply(self, effects: Effects) -> None:
+    def _apply(self, effects: GroupEffects) -> None:
         entries = [self._logged(entry) for entry in effects.records]
         self.groups.adopt(effects)
         for entry in entries:
-            self.groups.replay(entry)
-        for key, alarm in effects.alarms.items():
-            self.alarms.pop(key, None)
-            if alarm is not None:
-                self.alarms[key] = (self.now_ms + alarm.delay_ms, alarm)
+            self._replay(self.groups, entry)
+        for key, timer in effects.timers.items():
+            self.timers.pop(key, None)
+            if timer is not None:
+                self.timers[key] = (self.now_ms + timer.delay_ms, timer)
         for reply, answer in effects.answers:
-            reply(answer)
+            reply.resolve(answer)
+
+    @staticmethod
+    def _replay(groups: GroupShard, entry: Entry) -> None:
+        groups.replay(0, -1, -1, entry)
 
     def _logged(self, entry: Entry) -> Entry:
         encoded = encode_entry(entry)
@@ -106,31 +114,31 @@ class World:
         return decoded
 
     def advance(self, ms: int) -> None:
-        """Let time pass, with the alarms that fall into it."""
+        """Let time pass, with the timers that expire in it."""
         end = self.now_ms + ms
-        while due := [(at, key) for key, (at, _) in self.alarms.items() if at <= end]:
+        while due := [(at, key) for key, (at, _) in self.timers.items() if at <= end]:
             at, key = min(due)
             self.now_ms = max(self.now_ms, at)
-            alarm = self.alarms.pop(key)[1]
-            effects = Effects(self.now_ms)
-            self.groups.alarm(alarm, effects)
+            timer = self.timers.pop(key)[1]
+            effects = GroupEffects(self.now_ms)
+            self.groups.on_timer(timer, effects)
             self._apply(effects)
         self.now_ms = end
 
-    def reloaded(self) -> AllGroups:
+    def reloaded(self) -> GroupShard:
         """The groups as a new coordinator reads them from the log."""
-        groups = AllGroups(self.group_settings, self)
+        groups = GroupShard(self.group_settings, self)
         for key, value in self.log:
             entry = decode_entry(key, value)
             assert entry is not None
-            groups.replay(entry)
+            self._replay(groups, entry)
         return groups
 
     def fail_over(self) -> None:
         """A new coordinator takes over: what is not in the log is gone."""
         self.groups = self.reloaded()
-        self.alarms.clear()
-        effects = Effects(self.now_ms)
+        self.timers.clear()
+        effects = GroupEffects(self.now_ms)
         self.groups.resume(effects)
         self._apply(effects)
 

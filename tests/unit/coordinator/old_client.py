@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.coordinator.classic_group import FIRST_BREATH_MS
+from ottla.coordinator.classic_phases import MIN_INITIAL_DELAY_MS
 from ottla.coordinator.group import Caller
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_protocol import (
@@ -78,7 +78,8 @@ class OldClient:
             assignments=assignments,
         )
         (answer,) = self.world.run(lambda groups, reply, effects: groups.sync(request, reply, effects))
-        assert answer.error_code == 0
+        if answer.error_code:
+            raise ApiError(ErrorCode(answer.error_code))  # type: ignore[call-arg]
         assigned = read_assignment(answer.assignment).assigned_partitions
         self.owned = {index for each in assigned for index in each.partitions}
         self.synced = True
@@ -115,7 +116,7 @@ def classic_group(world: World, **settings: Any) -> OldClient:
     """A classic group of one member that has the four partitions of the topic t."""
     old = OldClient(world, "t", **settings)
     old.join()
-    world.advance(FIRST_BREATH_MS)
+    world.advance(MIN_INITIAL_DELAY_MS)
     old.joined()
     old.sync(take={0, 1, 2, 3})
     return old

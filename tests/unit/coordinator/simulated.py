@@ -12,10 +12,16 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ottla.coordinator.effects import Effects, Reply
+from ottla.cluster.image import ClusterImage
 from ottla.coordinator.group import Caller, GroupSettings
-from ottla.coordinator.groups import Groups
-from ottla.coordinator.runtime import Runtime, Shard
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_environment import ConsumerSettings
+from ottla.coordinator.group_shard import GroupShard
+from ottla.coordinator.records import GROUP_RECORDS
+from ottla.coordinator.runtime.effects import Reply
+from ottla.coordinator.runtime.runtime import CoordinatorRuntime
+from ottla.coordinator.runtime.shard import Phase, Shard
+from ottla.coordinator.topic_matches import TopicMatches
 from ottla.protocol.batches import read_header, stamp
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_protocol import (
@@ -34,6 +40,22 @@ from ottla.replication.purgatory import Purgatory
 from ottla.testing.simulation.virtual_time import SimulatedClock, VirtualTime
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=3000)
+
+
+class NoTopics:
+    """The environment of groups that do not look at topics."""
+
+    image = ClusterImage()
+    topic_matches = TopicMatches()
+
+    def settings(self, group_id: str) -> ConsumerSettings:
+        return ConsumerSettings()
+
+    def member_count(self) -> int:
+        return 0
+
+
+NO_TOPICS = NoTopics()
 
 
 class ManualScheduler(VirtualTime):
@@ -109,22 +131,24 @@ class Simulated:
         async def in_thread(work: Callable[[], int]) -> int:
             return work()
 
-        self.runtime: Runtime[Groups] = Runtime(
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             "__consumer_offsets",
-            lambda: Groups(settings),
+            GROUP_RECORDS,
+            lambda: GroupShard(settings, NO_TOPICS),
             clock=self.clock,
             scheduler=self.scheduler,
             purgatory=self.purgatory,
             in_thread=in_thread,
             commit_timeout_ms=lambda: 5000,
         )
-        self.shard: Shard[Groups] = Shard(cast(Partition, self.partition), self.runtime)
+        self.shard: Shard[GroupShard] = Shard(cast(Partition, self.partition), self.runtime)
         asyncio.run(self.shard.load())
+        self.shard.phase = Phase.ACTIVE
         self.ids = ids or itertools.count(1)
         """Of new members; a coordinator that comes after another gives out none that were given out."""
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> GroupShard:
         return self.shard.state
 
     def restarted(self) -> Simulated:
@@ -137,9 +161,9 @@ class Simulated:
         self.purgatory.notify(self.partition)
         self.scheduler.run()
 
-    def ask(self, command: Callable[[Groups, Reply, Effects], None]) -> Answer:
+    def ask(self, command: Callable[[GroupShard, Reply, GroupEffects], None]) -> Answer:
         answer = Answer()
-        self.shard.run(command, answer)
+        self.shard.run(command).then(answer, answer)
         return answer
 
     # -- requests -----------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.classic_group import FIRST_BREATH_MS, ClassicGroup
-from ottla.coordinator.classic_state import Phase
-from ottla.coordinator.effects import Effects, Reply
+from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_phases import MIN_INITIAL_DELAY_MS, Phase
 from ottla.coordinator.group import GroupSettings
-from ottla.coordinator.groups import Groups
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_shard import GroupShard
 from ottla.coordinator.offsets import Committed, commit
+from ottla.coordinator.runtime.effects import Reply
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.leave_group import MemberIdentity
 from ottla.protocol.messages.sync_group import SyncGroupResponse
@@ -58,16 +59,16 @@ def test_a_new_group_waits_for_more_as_long_as_more_come(shard: Simulated) -> No
 def test_members_that_come_together_are_one_generation_even_if_a_new_group_waits_for_nobody() -> None:
     shard = Simulated(GroupSettings(initial_rebalance_delay_ms=0))
     _, first = shard.new_member()
-    shard.scheduler.run(FIRST_BREATH_MS // 2)
+    shard.scheduler.run(MIN_INITIAL_DELAY_MS // 2)
     _, second = shard.new_member()
-    shard.scheduler.run(FIRST_BREATH_MS // 2)
+    shard.scheduler.run(MIN_INITIAL_DELAY_MS // 2)
     asked = shard.join().value.member_id  # it has an id, and is about to come
-    shard.scheduler.run(FIRST_BREATH_MS // 2)
+    shard.scheduler.run(MIN_INITIAL_DELAY_MS // 2)
     assert first.waits
     assert second.waits
-    shard.scheduler.run(FIRST_BREATH_MS // 2)
+    shard.scheduler.run(MIN_INITIAL_DELAY_MS // 2)
     third = shard.join(asked)
-    shard.scheduler.run(2 * FIRST_BREATH_MS)
+    shard.scheduler.run(2 * MIN_INITIAL_DELAY_MS)
     assert {answer.value.generation_id for answer in (first, second, third)} == {1}
 
 
@@ -75,7 +76,7 @@ def test_an_id_that_nobody_uses_holds_a_new_group_up_for_a_moment_only() -> None
     shard = Simulated(GroupSettings(initial_rebalance_delay_ms=0))
     _, first = shard.new_member()
     shard.join()
-    shard.scheduler.run(2 * FIRST_BREATH_MS)
+    shard.scheduler.run(2 * MIN_INITIAL_DELAY_MS)
     assert first.value.generation_id == 1
 
 
@@ -385,7 +386,7 @@ def test_when_the_leadership_ends_everybody_who_waits_is_told(shard: Simulated) 
     assert [answer.error for answer in waiting] == [ErrorCode.NOT_COORDINATOR] * 4
 
 
-def _commit(groups: Groups, reply: Reply, effects: Effects) -> None:
+def _commit(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
     effects.records.append(commit("other", "t", 0, Committed(1)))
     effects.answer(reply, None)
 

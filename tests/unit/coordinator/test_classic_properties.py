@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.coordinator.classic_group import ClassicGroup
-from ottla.coordinator.classic_state import Phase
+from ottla.coordinator.classic_phases import Phase
 from ottla.coordinator.group import GroupSettings
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_protocol import read_assignment
@@ -236,7 +236,7 @@ class World:
         assert not [answer for answer in self.answers if answer.waits], "everybody is answered"
         group = self.shard.groups.get("g")
         assert group is None or group.state_name == "Empty"
-        assert not self.shard.shard._alarms
+        assert not self.shard.shard._timers
         assert not self.shard.shard._waiting
 
 

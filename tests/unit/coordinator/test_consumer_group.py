@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ottla.coordinator.consumer_member import MemberState
+from ottla.coordinator.group import NewOffset, OffsetCommit
+from ottla.coordinator.group_effects import GroupEffects
 from ottla.protocol.errors import ApiError, ErrorCode
 from unit.coordinator.consumer_world import GROUP, Client, World, numbers, places, settle
 
@@ -168,7 +170,10 @@ def test_commits_count_from_the_epoch_in_which_the_partition_was_given(world: Wo
     (topic,) = {topic for topic, _ in a.owned}
 
     def commit(epoch: int, partition: int, version: int = 9) -> None:
-        world.group.check_commit("a", None, epoch, None, version=version, partitions=[(topic, partition)])  # type: ignore[arg-type]
+        new = NewOffset("t", topic, partition, 5, -1, "")
+        world.group.check_commit(
+            OffsetCommit(GROUP, "a", None, epoch, [new], version=version), GroupEffects(world.now_ms)
+        )
 
     commit(a.epoch, 0)
     commit(old, 0)  # it has had this one all the time
@@ -197,12 +202,12 @@ def test_a_static_member_that_comes_back_finds_its_partitions_and_disturbs_nobod
     a = Client(world, "a", "t", instance_id="i")
     b = Client(world, "b", "t")
     settle(a, b)
-    epoch, had = world.group.epoch, a.owned
+    epoch, had = world.group.state.epoch, a.owned
     world.beat("a", -2, instance_id="i")
     b.beat()
     assert len(b.owned) == 3, "the partitions of a static member wait for it"
     back = Client(world, "a2", "t", instance_id="i")
-    assert (back.owned, world.group.epoch) == (had, epoch)
+    assert (back.owned, world.group.state.epoch) == (had, epoch)
     assert world.group.state_name == "Stable"
     with refused(ErrorCode.FENCED_INSTANCE_ID):
         world.beat("a", epoch, instance_id="i")
@@ -287,9 +292,9 @@ def test_a_bad_expression_is_refused_and_changes_nothing(world: World) -> None:
 
 def test_an_expression_that_nobody_uses_is_forgotten(world: World) -> None:
     a = Client(world, "a", regex="t.*")
-    assert set(world.group.regexes) == {"t.*"}
+    assert set(world.group.state.regexes) == {"t.*"}
     world.beat("a", a.epoch, subscribed_topic_names=["t"], subscribed_topic_regex="")
-    assert not world.group.regexes
+    assert not world.group.state.regexes
 
 
 def test_a_changed_subscription_is_served(world: World) -> None:
@@ -310,7 +315,7 @@ def test_members_choose_the_assignor_together(world: World) -> None:
     assert (numbers(a), numbers(b)) == ([0, 1, 2], [3, 4, 5])
 
 
-# -- the log, the journal and the pace --------------------------------------------------------------------
+# -- the log, the rebalance history and the heartbeat interval -------------------------------------------
 
 
 def test_a_new_coordinator_knows_all_and_waits_for_the_members(world: World) -> None:
@@ -324,11 +329,11 @@ def test_a_new_coordinator_knows_all_and_waits_for_the_members(world: World) -> 
     assert not world.group.members
 
 
-def test_the_journal_tells_why_and_what_moved(world: World) -> None:
+def test_the_rebalance_history_says_why_and_what_moved(world: World) -> None:
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     world.advance(300)
     settle(a, b)
-    last = world.groups.journal.of(GROUP)[0]
+    last = world.groups.history.of(GROUP)[0]
     assert [cause.what for cause in last.causes] == ["a member joined"]
     assert last.duration_ms == 300
     assert {(move.partition, move.before, move.after) for move in last.moves} == {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.classic_group import FIRST_BREATH_MS, ClassicGroup
+from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_phases import MIN_INITIAL_DELAY_MS
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.protocol.errors import ApiError, ErrorCode
 from unit.coordinator.consumer_world import GROUP, Client, World
@@ -39,7 +40,7 @@ def test_old_and_new_members_share_the_partitions(world: World, eager: bool) -> 
 def test_the_epoch_goes_on_from_the_generation_and_the_log_tells_the_same(world: World) -> None:
     old = classic_group(world)
     Client(world, "new", "t")
-    assert world.group.epoch == old.generation + 1
+    assert world.group.state.epoch == old.generation + 1
     again = world.reloaded().get(GROUP)
     assert isinstance(again, ConsumerGroup)
     assert again.members == world.group.members
@@ -55,7 +56,7 @@ def test_the_group_becomes_classic_again_when_the_last_new_member_leaves(world: 
     new.leave()
     assert isinstance(world.groups.get(GROUP), ClassicGroup)
     assert isinstance(world.reloaded().get(GROUP), ClassicGroup)
-    world.advance(FIRST_BREATH_MS)
+    world.advance(MIN_INITIAL_DELAY_MS)
     assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS, "it is not fenced, and reads on meanwhile"
     assert old.owned == kept
     generation = old.generation
@@ -143,7 +144,7 @@ def test_nobody_comes_with_the_classic_protocol_when_all_change_is_forbidden(wor
 def test_a_group_whose_assignor_tells_more_than_partitions_is_not_changed(world: World) -> None:
     old = OldClient(world, "t")
     old.join()
-    world.advance(FIRST_BREATH_MS)
+    world.advance(MIN_INITIAL_DELAY_MS)
     old.joined()
     old.sync(take={0}, user_data=b"for my eyes only")
     with pytest.raises(ApiError, match="custom assignor"):

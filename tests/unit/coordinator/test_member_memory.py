@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from ottla.broker.client_memory import MIN_IDLE, ClientMemory
-from ottla.coordinator.effects import Effects
+from ottla.completion import Completion
 from ottla.coordinator.group import Caller, GroupSettings
-from ottla.coordinator.groups import Groups
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_shard import GroupShard
 from ottla.coordinator.member_memory import MemberMemory
 from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -17,6 +18,7 @@ from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.protocol.messages.leave_group import MemberIdentity
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from unit.coordinator.simulated import NO_TOPICS
 
 KB = 1000
 
@@ -30,17 +32,17 @@ class World:
         self.account = ClientMemory(limit, limit // 2, lambda: self.time, lambda: log)
         self.evicted: list[tuple[str, str]] = []
         self.memory = MemberMemory(self.account, lambda *names: self.evicted.append(names))
-        self.groups = Groups(GroupSettings(initial_rebalance_delay_ms=0), log, self.memory)
-        self.alarms: dict[Any, Any] = {}
+        self.groups = GroupShard(GroupSettings(initial_rebalance_delay_ms=0), NO_TOPICS, log, self.memory)
+        self.timers: dict[Any, Any] = {}
 
-    def run(self, command: Any) -> Effects:
-        effects = Effects(int(self.time * 1000))
+    def run(self, command: Any) -> GroupEffects:
+        effects = GroupEffects(int(self.time * 1000))
         command(effects)
         self.groups.adopt(effects)
         for entry in effects.records:
-            self.groups.replay(entry)
+            self.groups.replay(0, -1, -1, entry)
         self.groups.settled(effects)
-        self.alarms |= effects.alarms
+        self.timers |= effects.timers
         return effects
 
     def join(self, group: str, member: str, size: int, *, version: int = 3, id_: str = "") -> None:
@@ -53,11 +55,11 @@ class World:
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"x" * size)],
         )
         caller = Caller("client", "/10.0.0.1", version)
-        self.run(lambda effects: self.groups.join(request, member, caller, lambda _: None, effects))
+        self.run(lambda effects: self.groups.join(request, member, caller, Completion(), effects))
 
-    def ring(self, group: str, kind: str, member: str = "") -> None:
-        alarm = self.alarms.pop((group, kind, member))
-        self.run(lambda effects: self.groups.alarm(alarm, effects))
+    def expire(self, group: str, kind: str, member: str = "") -> None:
+        timer = self.timers.pop((group, kind, member))
+        self.run(lambda effects: self.groups.on_timer(timer, effects))
 
     def leave(self, group: str, member: str) -> None:
         self.run(lambda effects: self.groups.leave(group, [MemberIdentity(member_id=member)], effects))
@@ -69,15 +71,15 @@ def test_members_count_from_join_to_leave() -> None:
     world.join("g", "m2", 200 * KB)
     assert 300 * KB < world.account.used < 310 * KB
     assert world.account.usage().by_address == {"10.0.0.1": world.account.used}
-    world.ring("g", "join")  # more have come since: it waits for others a little longer
-    world.ring("g", "join")
+    world.expire("g", "join")  # more have come since: it waits for others a little longer
+    world.expire("g", "join")
     sync = SyncGroupRequest(
         group_id="g",
         member_id="m1",
         generation_id=1,
         assignments=[SyncGroupRequestAssignment(member_id="m1", assignment=b"y" * 50 * KB)],
     )
-    world.run(lambda effects: world.groups.sync(sync, lambda _: None, effects))
+    world.run(lambda effects: world.groups.sync(sync, Completion(), effects))
     assert 350 * KB < world.account.used < 360 * KB
     world.leave("g", "m1")
     world.leave("g", "m2")
@@ -99,10 +101,10 @@ def test_members_that_have_been_silent_for_longest_make_room() -> None:
     world.join("g", "m1", 300 * KB)
     world.join("h", "m2", 300 * KB)
     world.join("i", "m3", 300 * KB)
-    world.ring("g", "join")
+    world.expire("g", "join")
     world.time += MIN_IDLE
     heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m1")
-    world.run(lambda effects: world.groups.heartbeat(heartbeat, lambda _: None, effects))
+    world.run(lambda effects: world.groups.heartbeat(heartbeat, Completion(), effects))
     world.join("j", "m4", 300 * KB)
     assert world.evicted == [("h", "m2")]
 
@@ -120,7 +122,7 @@ def test_ids_for_members_that_never_come_count_and_are_forgotten_with_their_grou
     world = World()
     world.join("g", "m" * 10 * KB, 10, version=4)
     assert world.account.used > 10 * KB
-    world.ring("g", "session", "m" * 10 * KB)
+    world.expire("g", "session", "m" * 10 * KB)
     assert world.groups.get("g") is None
     assert world.account.used == 0
 
@@ -129,5 +131,5 @@ def test_a_shard_that_is_over_releases_everything() -> None:
     world = World()
     world.join("g", "m1", 300 * KB)
     world.join("h", "m2", 300 * KB)
-    world.groups.dropped()
+    world.groups.close()
     assert world.account.used == 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.group import Caller, GroupSettings
-from ottla.coordinator.groups import NewOffset
+from ottla.coordinator.group import GroupSettings, NewOffset, OffsetCommit
 from ottla.coordinator.offsets import Committed
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.leave_group import MemberIdentity
@@ -39,13 +38,7 @@ def commit(
         lambda groups, reply, effects: effects.answer(
             reply,
             groups.commit(
-                group,
-                member,
-                instance,
-                generation,
-                [new],
-                retention_ms,
-                Caller("c", "/h", version),
+                OffsetCommit(group, member, instance, generation, [new], retention_ms, version),
                 effects,
             ),
         )
@@ -62,14 +55,14 @@ def offset_of(shard: Simulated, group: str = "g", topic: str = "t", partition: i
 
 
 def expire(shard: Simulated) -> None:
-    for group in shard.groups:
-        shard.ask(lambda groups, reply, effects, group=group: groups.expire(group, effects))
+    for group_id in shard.groups.group_ids():
+        shard.shard.execute(lambda groups, effects, group_id=group_id: groups.expire(group_id, 100, effects))
 
 
 def test_a_simple_consumer_commits_without_a_group(shard: Simulated) -> None:
     assert commit(shard, 7) == ErrorCode.NONE
     now = shard.clock.now_ms()
-    assert shard.groups.offsets.get("g", "t", 0) == Committed(7, 3, "", now, -1, TOPIC_ID)
+    assert shard.groups.offsets.get("g", "t", 0) == Committed(7, 3, "", now, -1, TOPIC_ID, record_offset=0)
     group = shard.groups.get("g")
     assert group is not None
     assert (group.state_name, group.protocol_type) == ("Empty", None)
@@ -209,5 +202,5 @@ def test_offsets_of_topics_that_are_gone_or_are_others_now_are_stale(shard: Simu
     for topic in ("kept", "gone", "made-again"):
         commit(shard, topic=topic)
     present = {"kept": TOPIC_ID, "made-again": b"n" * 16}
-    shard.ask(lambda groups, reply, effects: groups.forget_stale(present.get, effects, 100))
+    shard.shard.execute(lambda groups, effects: groups.forget_stale("g", present.get, 100, effects))
     assert set(shard.groups.offsets.of("g")) == {"kept"}

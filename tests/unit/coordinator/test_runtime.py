@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ottla.testing
-from ottla.coordinator import runtime
-from ottla.coordinator.coordinator import java_hash, partition_of
+from ottla.coordinator.partitioning import java_hash, partition_of
+from ottla.coordinator.runtime import runtime
 from ottla.protocol.batches import HEADER_SIZE, headers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

@@ -1,29 +1,30 @@
 """ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69): groups of the consumer protocol (KIP-848).
 
-The rules are in `coordinator/consumer_group`; here stands what makes a request a sensible one, and how a
-group is told.
+The rules are in `coordinator/consumer_heartbeat`; here is the check of a request's form, and the response
+that describes a group.
 
 Version notes. Heartbeat: in version 0 the broker makes the ids of members that bring none; from 1 on members
-make their own and may subscribe by regular expression. Describe: from 1 on each member tells whether it
-speaks the classic protocol.
+make their own and may subscribe by regular expression. Describe: from 1 on the response says which members
+use the classic protocol.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.group_requests import Question, ask, ask_all_in_slices, caller_of
+from ottla.broker.group_requests import GroupCommand, caller_of, run, run_all
 from ottla.broker.handlers.group_admin import GROUP_OPERATIONS, NOT_ASKED
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
-from ottla.coordinator.all_groups import AllGroups
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.coordinator.consumer_member import JOINING, LEAVING_FOR_A_WHILE
 from ottla.coordinator.consumer_member import Member as GroupMember
-from ottla.coordinator.effects import Effects, Reply
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_shard import GroupShard
+from ottla.coordinator.runtime.effects import Reply
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_group_describe import (
     Assignment,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
 MAX_SUBSCRIBED = 20_000
-"""Topics that a member may name. All are looked at when it changes; an expression costs much less."""
+"""Topics that a member may name. All are looked up when it subscribes; an expression costs much less."""
 _OWN_IDS_SINCE = 1
 _CLASSIC, _CONSUMER = 0, 1
 
@@ -54,47 +55,41 @@ def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Completion[ConsumerGroupHeartbeatResponse] | Steps[_HeartbeatAnswer]:
     def refused(error: ApiError) -> ConsumerGroupHeartbeatResponse:
-        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=_told(error))
+        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=_reason(error))
 
     if "consumer" not in broker.config["group.coordinator.rebalance.protocols"]:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     try:
-        assignors = broker.group_surroundings.settings(request.group_id).assignors
+        assignors = broker.group_environment.settings(request.group_id).assignors
         check_heartbeat(request, context.version, assignors)
+        expressions = broker.groups.unchecked_expressions(request.group_id)
     except ApiError as error:
         return refused(error)
     if not request.member_id:
         request.member_id = _new_id(broker)
     caller = caller_of(context)
 
-    def command(groups: AllGroups, reply: Reply, effects: Effects) -> None:
+    def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         groups.consumer_heartbeat(request, caller, reply, effects)
 
-    question = Question(request.group_id, command, refused)
-    expressions = _expressions(broker, request)
+    # What the group will look up is matched before, with pauses.
+    if request.subscribed_topic_regex:
+        expressions.add(request.subscribed_topic_regex)
     if expressions:
-        return _match_first(broker, expressions, question)
-    return ask(broker, *question)
+        return _match_first(broker, expressions, lambda: run(broker, request.group_id, command, refused))
+    return run(broker, request.group_id, command, refused)
 
 
-def _expressions(broker: Broker, request: ConsumerGroupHeartbeatRequest) -> set[str]:
-    """The expressions that the group will ask the topics of."""
-    expressions = {request.subscribed_topic_regex} if request.subscribed_topic_regex else set()
-    try:
-        group = broker.groups.group(request.group_id)
-    except ApiError:
-        return set()  # the command will say so
-    return expressions | group.unchecked_expressions() if isinstance(group, ConsumerGroup) else expressions
+def _match_first(
+    broker: Broker, expressions: set[str], run_command: Callable[[], _HeartbeatAnswer]
+) -> Steps[_HeartbeatAnswer]:
+    topics = broker.image.topics
+    yield from broker.group_environment.topic_matches.prepare(expressions, topics)
+    return run_command()
 
 
-def _match_first(broker: Broker, expressions: set[str], question: Question) -> Steps[_HeartbeatAnswer]:
-    """Find their topics with pauses, so that the group has the answers when it asks."""
-    yield from broker.group_surroundings.topic_matches.prepare(expressions, broker.image.topics)
-    return ask(broker, *question)
-
-
-def _told(error: ApiError) -> str | None:
-    """The reason, where there is one beyond what the code says."""
+def _reason(error: ApiError) -> str | None:
+    """The message, if it says more than the code."""
     return None if error.message == error.code.text else error.message
 
 
@@ -151,38 +146,35 @@ def consumer_group_describe(
 ) -> Steps[ConsumerGroupDescribeResponse | Completion[ConsumerGroupDescribeResponse]]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
-    def question(group_id: str) -> Question:
-        def command(groups: AllGroups, reply: Reply, effects: Effects) -> None:
-            group = groups.get(group_id)
-            if not isinstance(group, ConsumerGroup):
-                reason = "not found." if group is None else "is not a consumer group."
-                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}")
-            described = _described(group)
-            described.authorized_operations = operations
+    def describe(group_id: str) -> GroupCommand:
+        def refused(error: ApiError) -> DescribedGroup:
+            return DescribedGroup(group_id=group_id, error_code=error.code, error_message=_reason(error))
+
+        def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
+            try:
+                described = _described(groups.consumer_group(group_id))
+                described.authorized_operations = operations
+            except ApiError as not_found:  # an answer like any other: it waits for what it has seen
+                described = refused(not_found)
             effects.answer(reply, described)
 
-        def failed(error: ApiError) -> DescribedGroup:
-            return DescribedGroup(group_id=group_id, error_code=error.code, error_message=_told(error))
-
-        return Question(group_id, command, failed)
+        return GroupCommand(group_id, command, refused)
 
     unnamed = [
         DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
         for group_id in request.group_ids
         if not group_id
     ]
-    questions = (question(group_id) for group_id in dict.fromkeys(request.group_ids) if group_id)
-    return ask_all_in_slices(
-        broker, questions, lambda groups: ConsumerGroupDescribeResponse(groups=[*unnamed, *groups])
-    )
+    commands = (describe(group_id) for group_id in dict.fromkeys(request.group_ids) if group_id)
+    return run_all(broker, commands, lambda groups: ConsumerGroupDescribeResponse(groups=[*unnamed, *groups]))
 
 
 def _described(group: ConsumerGroup) -> DescribedGroup:
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state_name,
-        group_epoch=group.epoch,
-        assignment_epoch=group.target_epoch,
+        group_epoch=group.state.epoch,
+        assignment_epoch=group.state.target_epoch,
         assignor_name=group.assignor_name,
         members=[_member(member, group) for member in group.members.values()],
     )
@@ -202,7 +194,7 @@ def _member(member: GroupMember, group: ConsumerGroup) -> Member:
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.regex,
         assignment=_assignment(owned, group),
-        target_assignment=_assignment(group.target_of(member), group),
+        target_assignment=_assignment(group.state.target_of(member), group),
         member_type=_CONSUMER if member.classic is None else _CLASSIC,
     )
 

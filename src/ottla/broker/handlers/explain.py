@@ -1,12 +1,17 @@
-"""ExplainGroup (1002), which is ours: the rebalance journal of a group, for `ottla group explain`."""
+"""ExplainGroup (1002), which is ours: the rebalance history of a group, for `ottla group explain`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.group_requests import responded
 from ottla.broker.request_scheduler import Steps
-from ottla.coordinator.journal import Rebalance
+from ottla.completion import Completion
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_shard import GroupShard
+from ottla.coordinator.rebalance_history import Rebalance
+from ottla.coordinator.runtime.effects import Reply
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.explain_group import (
     ExplainedMember,
@@ -20,21 +25,38 @@ if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
 
+_Explained = ExplainGroupResponse | Steps[ExplainGroupResponse]
+
+
+class _History(NamedTuple):
+    known: bool
+    """Whether the group exists."""
+    rebalances: list[Rebalance]
+
+
 def explain_group(
     broker: Broker, request: ExplainGroupRequest, context: RequestContext
-) -> Steps[ExplainGroupResponse]:
-    try:
-        known = broker.groups.group(request.group_id) is not None
-        rebalances = broker.groups.rebalances(request.group_id)
-    except ApiError as error:
+) -> _Explained | Completion[_Explained]:
+    def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
+        known = groups.get(request.group_id) is not None
+        effects.answer(reply, _History(known, groups.history.of(request.group_id)))
+
+    def finish(found: _History) -> _Explained:
+        if not found.known and not found.rebalances:
+            message = f"Group {request.group_id} not found."
+            return ExplainGroupResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message)
+        return _response(found.rebalances)
+
+    def refused(error: ApiError) -> _Explained:
         return ExplainGroupResponse(error_code=error.code, error_message=error.message)
-    if not known and not rebalances:
-        return ExplainGroupResponse(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {request.group_id} not found."
-        )
+
+    return responded(broker.groups.run(request.group_id, command), finish, refused)
+
+
+def _response(rebalances: list[Rebalance]) -> Steps[ExplainGroupResponse]:
     response = ExplainGroupResponse()
-    for each in rebalances:
-        response.rebalances.append(_explained(each))
+    for rebalance in rebalances:
+        response.rebalances.append(_explained(rebalance))
         yield
     return response
 
@@ -62,7 +84,7 @@ def _explained(rebalance: Rebalance) -> ExplainedRebalance:
 
 
 def idle_reason(members: int, partitions: int) -> str:
-    """Why a member has nothing to do in a group of so many members that share so many partitions."""
+    """Why a member has no partitions, in a group of so many members and partitions."""
     if not partitions:
         return "the group has no partitions to share: its topics do not exist, or it is not one of consumers"
     if members > partitions:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.offsets_topic import make_offsets_topic
 from ottla.broker.request_scheduler import Steps
-from ottla.coordinator.coordinator import OFFSETS_TOPIC
+from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.find_coordinator import (
     Coordinator,

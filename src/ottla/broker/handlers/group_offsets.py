@@ -9,23 +9,25 @@ where Kafka answers as often as it is named: one entry of four bytes can bring f
 
 Version notes. OffsetCommit and OffsetFetch 10 name topics by id. OffsetFetch: up to 7 one group, from 8 on
 several; null topics (2 and later) ask for all that the group has; version 1 has no error for the group, so
-each partition carries it. There are no transactional commits yet, hence nothing that `require_stable` could
-have to wait for.
+each partition carries it. From 7 on a client may require stable offsets: a partition of which an open
+transaction has committed an offset gets UNSTABLE_OFFSET_COMMIT, and the client asks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.group_requests import Question, ask_all_in_slices, caller_of
+from ottla.broker.group_requests import GroupCommand, run_all
 from ottla.broker.portions import in_portions
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
-from ottla.coordinator.effects import Effects, Reply
-from ottla.coordinator.groups import Groups, NewOffset
+from ottla.coordinator.group import NewOffset, OffsetCommit
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_shard import GroupShard
 from ottla.coordinator.offsets import NO_OFFSET, Committed
+from ottla.coordinator.runtime.effects import Reply
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -109,8 +111,8 @@ def offset_commit(
         )
     if not commits[0].accepted:
         return response
-    questions = (_commit(request, commit, context) for commit in commits)
-    return (yield from ask_all_in_slices(broker, questions, lambda _: response))
+    commands = (_commit(request, commit, context) for commit in commits)
+    return (yield from run_all(broker, commands, lambda _: response))
 
 
 class _Commit:
@@ -133,16 +135,18 @@ class _Commit:
         self._size += len(offset.metadata)
 
 
-def _commit(request: OffsetCommitRequest, commit: _Commit, context: RequestContext) -> Question:
-    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+def _commit(request: OffsetCommitRequest, commit: _Commit, context: RequestContext) -> GroupCommand:
+    def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         outcomes = groups.commit(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            commit.accepted,
-            request.retention_time_ms,
-            caller_of(context),
+            OffsetCommit(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id_or_member_epoch,
+                offsets=commit.accepted,
+                retention_ms=request.retention_time_ms,
+                version=context.version,
+            ),
             effects,
         )
         for answer, outcome in zip(commit.answers, outcomes, strict=True):
@@ -154,7 +158,7 @@ def _commit(request: OffsetCommitRequest, commit: _Commit, context: RequestConte
         for answer in commit.answers:
             answer.error_code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else error.code
 
-    return Question(request.group_id, command, failed)
+    return GroupCommand(request.group_id, command, failed)
 
 
 # -- OffsetFetch ------------------------------------------------------------------------------------------
@@ -174,13 +178,16 @@ class _Asked(NamedTuple):
 
     group: OffsetFetchRequestGroup
     topics: Sequence[_Topic] | None
+    require_stable: bool
 
 
 class _Found(NamedTuple):
-    """What a group had committed at the moment it was asked, or why it does not say."""
+    """What a group had committed when the command ran, or the error."""
 
     asked: _Asked
     committed: Mapping[str, Mapping[int, Committed]]
+    unstable: Collection[tuple[str, int]] = ()
+    """Partitions that are not answered because a transaction is open."""
     code: ErrorCode = ErrorCode.NONE
 
 
@@ -188,7 +195,8 @@ def offset_fetch(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext
 ) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
     if context.version >= _MANY_GROUPS_SINCE:
-        return _offsets_of_many(broker, request.groups, context.version >= _TOPIC_IDS_SINCE)
+        by_id = context.version >= _TOPIC_IDS_SINCE
+        return _offsets_of_many(broker, request.groups, by_id, request.require_stable)
     topics = request.topics
     only = OffsetFetchRequestGroup(
         group_id=request.group_id,
@@ -196,24 +204,24 @@ def offset_fetch(
         if topics is None
         else [OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in topics],
     )
-    return _offsets_of_one(broker, only, context.version)
+    return _offsets_of_one(broker, only, context.version, request.require_stable)
 
 
 def _offsets_of_one(
-    broker: Broker, group: OffsetFetchRequestGroup, version: int
+    broker: Broker, group: OffsetFetchRequestGroup, version: int, require_stable: bool
 ) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
-    asked = yield from _asked(broker, [group], False)
+    asked = yield from _asked(broker, [group], False, require_stable)
 
     def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
         return _of_one((yield from _told(broker, found[0], False)), group, version)
 
-    return (yield from ask_all_in_slices(broker, map(_question, asked), finish))
+    return (yield from run_all(broker, map(_fetch, asked), finish))
 
 
 def _offsets_of_many(
-    broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool
+    broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool, require_stable: bool
 ) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
-    asked = yield from _asked(broker, groups, by_id)
+    asked = yield from _asked(broker, groups, by_id, require_stable)
 
     def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
         response = OffsetFetchResponse()
@@ -221,10 +229,12 @@ def _offsets_of_many(
             response.groups.append((yield from _told(broker, each, by_id)))
         return response
 
-    return (yield from ask_all_in_slices(broker, map(_question, asked), finish))
+    return (yield from run_all(broker, map(_fetch, asked), finish))
 
 
-def _asked(broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool) -> Steps[list[_Asked]]:
+def _asked(
+    broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool, require_stable: bool
+) -> Steps[list[_Asked]]:
     """What is asked for, each group, topic and partition once, however often it is named."""
     asked: dict[str, _Asked] = {}
     topics: dict[str, dict[str | bytes, _Topic]] = {}
@@ -240,7 +250,9 @@ def _asked(broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: boo
             yield
         before = asked.get(group.group_id)
         everything = group.topics is None or (before is not None and before.topics is None)
-        asked[group.group_id] = _Asked(before.group if before else group, None if everything else ())
+        asked[group.group_id] = _Asked(
+            before.group if before else group, None if everything else (), require_stable
+        )
         yield
     return [
         each if each.topics is None else each._replace(topics=list(topics[each.group.group_id].values()))
@@ -248,17 +260,18 @@ def _asked(broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: boo
     ]
 
 
-def _question(asked: _Asked) -> Question:
+def _fetch(asked: _Asked) -> GroupCommand:
     group = asked.group
 
-    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+    def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         committed = groups.committed(group.group_id, group.member_id, group.member_epoch)
         names = committed if asked.topics is None else [topic.known or "" for topic in asked.topics]
-        # Copies, made by C code: what is answered in slices is as it was at this moment.
+        # Copies, which are fast: the response is made in slices and must show this moment.
         found = {name: dict(committed[name]) for name in names if name in committed}
-        effects.answer(reply, _Found(asked, found))
+        unstable = groups.offsets.pending_of(group.group_id) if asked.require_stable else ()
+        effects.answer(reply, _Found(asked, found, unstable))
 
-    return Question(group.group_id, command, lambda error: _Found(asked, {}, error.code))
+    return GroupCommand(group.group_id, command, lambda error: _Found(asked, {}, code=error.code))
 
 
 def _told(broker: Broker, found: _Found, by_id: bool) -> Steps[OffsetFetchResponseGroup]:
@@ -274,7 +287,10 @@ def _told(broker: Broker, found: _Found, by_id: bool) -> Steps[OffsetFetchRespon
         code = ErrorCode.UNKNOWN_TOPIC_ID if topic.known is None else ErrorCode.NONE
         partitions = []
         for index in topic.indexes:
-            partitions.append(_partition(index, committed.get(index, _NOTHING), code))
+            if not code and (topic.known, index) in found.unstable:
+                partitions.append(_partition(index, _NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            else:
+                partitions.append(_partition(index, committed.get(index, _NOTHING), code))
             number += 1
             if not number % _PAUSE_AFTER:
                 yield
@@ -358,12 +374,12 @@ def offset_delete(
             if not number % _PAUSE_AFTER:
                 yield
 
-    def question(some: Sequence[tuple[str, int]]) -> Question:
-        def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+    def portion(some: Sequence[tuple[str, int]]) -> GroupCommand:
+        def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
             outcomes = groups.delete_offsets(request.group_id, some, effects)
             effects.answer(reply, zip(some, outcomes, strict=True))
 
-        return Question(request.group_id, command, lambda error: error)
+        return GroupCommand(request.group_id, command, lambda error: error)
 
     def finish(answers: list[Any]) -> OffsetDeleteResponse | Steps[OffsetDeleteResponse]:
         for answer in answers:
@@ -371,9 +387,9 @@ def offset_delete(
                 return OffsetDeleteResponse(error_code=answer.code)
         return _deleted(request, dict(pair for answer in answers for pair in answer))
 
-    # At least one question, for there may be something wrong with the group.
+    # At least one command, since the group itself may have an error.
     portions = list(in_portions(list(known), _OFFSETS_AT_A_TIME)) or [[]]
-    return (yield from ask_all_in_slices(broker, map(question, portions), finish))
+    return (yield from run_all(broker, map(portion, portions), finish))
 
 
 def _deleted(

@@ -1,6 +1,6 @@
-"""JoinGroup (11), SyncGroup (14), Heartbeat (12) and LeaveGroup (13): living in a classic group.
+"""JoinGroup (11), SyncGroup (14), Heartbeat (12) and LeaveGroup (13): the classic group protocol.
 
-The rules are in `coordinator/classic_group`; here requests become commands and outcomes become answers.
+The rules are in `coordinator/classic_group`; here requests become commands and outcomes become responses.
 
 Version notes. JoinGroup: up to 6 a missing protocol name is an empty string, from 7 on it is null. SyncGroup
 5 must name protocol type and name. LeaveGroup: up to 2 one member leaves and its error stands for the
@@ -14,19 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.group_requests import (
-    Question,
-    ask,
-    ask_all,
-    ask_all_in_slices,
-    caller_of,
-    new_member_id,
-)
+from ottla.broker.group_requests import GroupCommand, caller_of, new_member_id, responded, run, run_all
 from ottla.broker.portions import in_portions
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
-from ottla.coordinator.effects import Effects, Reply
-from ottla.coordinator.groups import Groups
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_shard import GroupShard
+from ottla.coordinator.runtime.effects import Reply
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -53,8 +47,10 @@ def join_group(
     caller = caller_of(context)
     new_id = new_member_id(broker, request.group_instance_id or caller.client_id)
 
-    def finish(answers: list[JoinGroupResponse]) -> JoinGroupResponse:
-        (response,) = answers
+    def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
+        groups.join(request, new_id, caller, reply, effects)
+
+    def finish(response: JoinGroupResponse) -> JoinGroupResponse:
         if response.error_code:
             response.protocol_name = None
         if context.version < _NULL_PROTOCOL_SINCE and response.protocol_name is None:
@@ -63,15 +59,12 @@ def join_group(
 
     def refused(error: ApiError) -> JoinGroupResponse:
         full = error.code is ErrorCode.GROUP_MAX_SIZE_REACHED
-        return JoinGroupResponse(error_code=error.code, member_id="" if full else request.member_id)
+        member_id = "" if full else request.member_id
+        return finish(JoinGroupResponse(error_code=error.code, member_id=member_id))
 
-    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
-        groups.join(request, new_id, caller, reply, effects)
-
-    answer = ask_all(broker, [Question(request.group_id, command, refused)], finish)
-    if isinstance(answer, Completion):
-        answer.on_cancel = partial(broker.groups.abandoned, request.group_id, request.member_id or new_id)
-    return answer
+    outcome = broker.groups.run(request.group_id, command)
+    outcome.on_cancel = partial(broker.groups.abandoned, request.group_id, request.member_id or new_id)
+    return responded(outcome, finish, refused)
 
 
 def sync_group(
@@ -80,19 +73,19 @@ def sync_group(
     if context.version >= _PROTOCOL_REQUIRED_SINCE and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
-    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+    def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         groups.sync(request, reply, effects)
 
-    return ask(broker, request.group_id, command, lambda error: SyncGroupResponse(error_code=error.code))
+    return run(broker, request.group_id, command, lambda error: SyncGroupResponse(error_code=error.code))
 
 
 def heartbeat(
     broker: Broker, request: HeartbeatRequest, context: RequestContext
 ) -> HeartbeatResponse | Completion[HeartbeatResponse]:
-    def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+    def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         groups.heartbeat(request, reply, effects)
 
-    return ask(broker, request.group_id, command, lambda error: HeartbeatResponse(error_code=error.code))
+    return run(broker, request.group_id, command, lambda error: HeartbeatResponse(error_code=error.code))
 
 
 def leave_group(
@@ -101,28 +94,28 @@ def leave_group(
     many = context.version >= _MANY_LEAVE_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
 
-    def question(some: Sequence[MemberIdentity]) -> Question:
-        def command(groups: Groups, reply: Reply, effects: Effects) -> None:
+    def portion(some: Sequence[MemberIdentity]) -> GroupCommand:
+        def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
             effects.answer(reply, groups.leave(request.group_id, some, effects))
 
-        return Question(request.group_id, command, lambda error: error)
+        return GroupCommand(request.group_id, command, lambda error: error)
 
-    def finish(answers: list[Any]) -> Steps[LeaveGroupResponse]:
+    def finish(outcomes: list[Any]) -> Steps[LeaveGroupResponse]:
         response = LeaveGroupResponse()
-        for answer in answers:
-            if isinstance(answer, ApiError):
-                return LeaveGroupResponse(error_code=answer.code)
+        for outcome in outcomes:
+            if isinstance(outcome, ApiError):
+                return LeaveGroupResponse(error_code=outcome.code)
             response.members += [
                 MemberResponse(
                     member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
                 )
-                for member, code in answer
+                for member, code in outcome
             ]
             yield
         if not many:
             response.error_code = response.members[0].error_code
         return response
 
-    # At least one question, for there may be something wrong with the group.
+    # At least one command, since the group itself may have an error.
     portions = list(in_portions(members, _LEAVE_AT_A_TIME)) or [[]]
-    return ask_all_in_slices(broker, map(question, portions), finish)
+    return run_all(broker, map(portion, portions), finish)

@@ -1,11 +1,11 @@
-"""The rebalance journal: for each group the last rebalances, why they came, how long they took, what moved.
+"""The rebalance history: for each group the last rebalances, their causes, how long they took, what moved.
 
-The coordinator is the one place that sees all of it, and "why did my group rebalance" is the question people
-ask most. An entry is made when a rebalance is over. Assignments are the members' own bytes; those of
-consumers are decoded, of others only the members are told.
+The coordinator is the only process that sees all of it, and "why did my group rebalance" is the question that
+users ask most. An entry is added when a rebalance is over. Assignments are opaque bytes of the members; those
+of consumers are decoded, of other groups only the members are listed.
 
-The journal lives in memory. A new coordinator begins an empty one: what the log keeps is the state of the
-group, not its story.
+The history is kept in memory. A new coordinator starts with an empty one: the log holds the state of a group,
+not its past.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ottla.printable import shown
 from ottla.protocol.codec import Malformed
@@ -22,18 +22,18 @@ from ottla.protocol.messages.consumer_protocol import read_assignment
 KEPT = 20
 """Rebalances kept per group."""
 MAX_PLACES = 50_000
-"""Partitions in all rebalances of a group that are kept: a leader may hand out as many as it likes."""
+"""Partitions in all kept rebalances of a group. The size of an assignment is up to the leader."""
 MAX_CAUSES = 20
-"""Causes kept per rebalance: in a storm, the first ones tell enough."""
+"""Causes kept per rebalance. When members come and go all the time, the first ones tell enough."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 Shares: TypeAlias = Mapping[str, frozenset[TopicPartition]]
-"""Who owns which partitions, by the name of the member."""
+"""The partitions of each member, by the name of the member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason why a group had to gather."""
+    """One reason why a group had to rebalance."""
 
     what: str
     """JOINED, LEFT and the other words below."""
@@ -41,17 +41,19 @@ class Cause:
     """The member it is about, by its instance id if it is static, else by its member id."""
     client_id: str = ""
     reason: str = ""
-    """What the client said."""
+    """As the client gave it."""
 
     def __post_init__(self) -> None:
-        """Kept for people to read, for long and many times over: what is not fit for that is left out."""
+        """These texts come from clients and are shown to users: control characters and excess are cut."""
         for name in ("member", "client_id", "reason"):
             object.__setattr__(self, name, shown(getattr(self, name)))
 
     def __str__(self) -> str:
-        who = f" {self.member}" if self.member else ""
+        member = f" {self.member}" if self.member else ""
         client = f" of client {self.client_id}" if self.client_id else ""
-        return f"{self.what}{':' if who else ''}{who}{client}{f' ({self.reason})' if self.reason else ''}"
+        return (
+            f"{self.what}{':' if member else ''}{member}{client}{f' ({self.reason})' if self.reason else ''}"
+        )
 
 
 JOINED = "a member joined"
@@ -64,11 +66,13 @@ CHANGED = "a member changed its subscription"
 REPLACED = "a static member came back with other protocols"
 TOO_LARGE = "the group is larger than group.max.size"
 TOPICS_CHANGED = "the topics that the group reads changed"
+DID_NOT_REVOKE = "a member did not give back partitions within its rebalance timeout"
+DOWNGRADED = "the last member of the consumer protocol left, and the group became a classic one"
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition that has another owner than before; None is nobody."""
+    """A partition that has another owner than before; None stands for no owner."""
 
     topic: str
     partition: int
@@ -109,7 +113,44 @@ class Rebalance:
         return tuple(member for member, share in self.shares.items() if not share)
 
 
-class Journal:
+class OngoingRebalance(NamedTuple):
+    """A rebalance that is not over yet."""
+
+    began_ms: int
+    causes: tuple[Cause, ...] = ()
+
+    def because(self, causes: Iterable[Cause]) -> OngoingRebalance:
+        """With more causes, as far as they are kept."""
+        return self._replace(causes=(*self.causes, *causes)[:MAX_CAUSES])
+
+    def concluded(
+        self,
+        *,
+        group_id: str,
+        generation: int,
+        now_ms: int,
+        protocol: str | None,
+        leader: str | None,
+        before: Shares,
+        after: Shares,
+    ) -> Rebalance:
+        """The rebalance is over: members owned `before` and own `after` now."""
+        return Rebalance(
+            group_id=group_id,
+            generation=generation,
+            causes=self.causes,
+            began_ms=self.began_ms,
+            ended_ms=now_ms,
+            protocol=protocol,
+            leader=leader,
+            shares=after,
+            moves=moves_between(before, after),
+            joined=tuple(sorted(after.keys() - before.keys())),
+            left=tuple(sorted(before.keys() - after.keys())),
+        )
+
+
+class RebalanceHistory:
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self._entries: dict[str, deque[Rebalance]] = {}
@@ -129,7 +170,7 @@ class Journal:
 
 
 def decoded_shares(assignments: Iterable[tuple[str, bytes]], is_consumer: bool) -> Shares:
-    """What each member was given, as far as it can be read."""
+    """What each member was assigned, as far as it can be decoded."""
     return {name: _decoded(data) if is_consumer else frozenset() for name, data in assignments}
 
 
@@ -144,7 +185,7 @@ def _decoded(data: bytes) -> frozenset[TopicPartition]:
 
 
 def moves_between(before: Shares, after: Shares) -> tuple[Move, ...]:
-    """The partitions that changed hands, in order."""
+    """The partitions that have another owner than before, in order."""
     owners_before = _owners(before)
     owners_after = _owners(after)
     return tuple(

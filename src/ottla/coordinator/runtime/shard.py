@@ -1,0 +1,249 @@
+"""One partition of a coordinator's topic, led here in one leader epoch, and the state that lives in it.
+
+A command is a function of the state that fills an `Effects`. The shard appends the records to the partition.
+Only when the log has taken them does the state change, by its drafts and then by replay of these records; and
+only when they are below the high watermark are the answers sent. A log that refuses leaves the state as it
+was, and the client gets the error. A command without records is answered after everything that was written
+before it is committed, because that is the state it has read. So all answers tell committed state.
+
+If the state cannot be changed after the log has taken the records, memory and log differ. Then the shard
+fails and is loaded again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ottla.completion import Completion
+from ottla.coordinator.runtime.effects import CoordinatorTimer, Reply
+from ottla.coordinator.runtime.loading import replay_log
+from ottla.coordinator.runtime.state import ShardState
+from ottla.coordinator.runtime.timers import ShardTimers
+from ottla.printable import shown
+from ottla.protocol.batches import NO_PRODUCER_ID
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.records import Record, encode_batch
+from ottla.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from ottla.coordinator.runtime.runtime import CoordinatorRuntime
+
+logger = logging.getLogger("ottla.coordinator")
+
+NO_PRODUCER_EPOCH = -1
+_RETRY_TIMER_MS = 1000
+"""After which an expired timer is handled again, when the log did not take the records."""
+_RETRY_FAILED_TIMER_MS = 10_000
+"""The same when handling it failed with an exception."""
+
+S = TypeVar("S", bound=ShardState[Any, Any])
+
+
+class Phase(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    """It could not be loaded, or its state differs from its log. It is loaded again after a while."""
+    CLOSED = "closed"
+
+
+class Shard(Generic[S]):
+    def __init__(self, partition: Partition, runtime: CoordinatorRuntime[S]) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.state: S = runtime.make_state()
+        self.phase = Phase.LOADING
+        self._runtime = runtime
+        self._written = 0  # the offset behind the last record that the state holds
+        self._waiting: set[Reply] = set()
+        self._delayed: set[Completion[bool]] = set()
+        self._timers = ShardTimers(runtime.clock, runtime.scheduler, self._on_timer)
+
+    def __repr__(self) -> str:
+        return f"<shard {self.partition.topic}-{self.partition.index} epoch {self.leader_epoch}>"
+
+    # -- commands -----------------------------------------------------------------------------------------
+
+    def run(self, command: Callable[[S, Reply, Any], None]) -> Reply:
+        """Run a command for a client, which gets a response, or an ApiError."""
+        reply: Reply = Completion()
+        self._waiting.add(reply)
+        try:
+            self.execute(lambda state, effects: command(state, reply, effects))
+        except ApiError as error:
+            self._waiting.discard(reply)
+            reply.fail(error)
+        except BaseException:
+            self._waiting.discard(reply)  # a defect of ours: the caller closes the connection
+            raise
+        return reply
+
+    def execute(self, command: Callable[[S, Any], None]) -> None:
+        """Run a command. ApiError when the command or the log refuses; then nothing has changed."""
+        state = self.state
+        effects = state.new_effects(self._runtime.clock.now_ms())
+        command(state, effects)
+        records = effects.records
+        if records:
+            self._written = self._append(records, effects.now_ms)
+        try:
+            state.adopt(effects)
+            for offset, record in enumerate(records, self._written - len(records)):
+                state.replay(offset, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, record)
+            state.settled(effects)
+        except Exception as defect:
+            self._runtime.fail(self, defect)
+            raise ApiError(ErrorCode.NOT_COORDINATOR) from defect
+        for key, timer in effects.timers.items():
+            if timer is None:
+                self._timers.cancel(key)
+            else:
+                self._timers.set(key, timer, timer.delay_ms)
+        if effects.answers:
+            self._answer_when_committed(self._written, effects.answers)
+
+    def _append(self, records: Iterable[Any], now_ms: int) -> int:
+        """Write records as one batch; the offset behind them."""
+        encode = self._runtime.codec.encode
+        rows = [
+            Record(index, now_ms, *encode(record), [])  # the offsets are deltas here
+            for index, record in enumerate(records)
+        ]
+        batch = encode_batch(rows, codec=self._runtime.compression)
+        partition = self.partition
+        if len(batch) > partition.log.config.max_message_bytes:
+            raise ApiError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        self._check_leads()
+        try:
+            partition.check_in_sync()
+            return partition.append(memoryview(batch), from_client=False).last_offset + 1
+        except ApiError as error:
+            raise _as_coordinator_error(error) from error
+
+    def _check_leads(self) -> None:
+        partition = self.partition
+        if not partition.state.is_leader or partition.leader_epoch != self.leader_epoch:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _answer_when_committed(self, end: int, answers: Sequence[tuple[Reply, Any]]) -> None:
+        try:
+            if self._is_committed(end):
+                self._send(answers)
+                return
+        except ApiError as error:
+            self._fail_all(answers, error)
+            return
+
+        def done(expired: bool) -> None:
+            self._delayed.discard(delayed)
+            if expired:
+                self._fail_all(answers, ApiError(ErrorCode.REQUEST_TIMED_OUT))
+            else:
+                self._send(answers)
+
+        def failed(error: Exception) -> None:
+            self._delayed.discard(delayed)
+            self._fail_all(answers, error)
+
+        delayed = self._runtime.purgatory.enter(
+            [self.partition], lambda: self._is_committed(end), self._runtime.commit_timeout_ms() / 1000
+        )
+        self._delayed.add(delayed)
+        delayed.then(done, failed)
+
+    def _is_committed(self, end: int) -> bool:
+        """Whether all records before `end` are. ApiError if they never will be.
+
+        In another leader epoch offsets mean other records, so a partition that is led by another broker, or
+        again by this one, says nothing about ours.
+        """
+        self._check_leads()
+        return self.partition.acknowledged(end, all_replicas=True)
+
+    def _send(self, answers: Iterable[tuple[Reply, Any]]) -> None:
+        for reply, response in answers:
+            self._waiting.discard(reply)
+            try:
+                reply.resolve(response)
+            except Exception:
+                logger.exception("%r: a client could not be answered", self)
+
+    def _fail_all(self, answers: Iterable[tuple[Reply, Any]], error: Exception) -> None:
+        if isinstance(error, ApiError):
+            error = _as_coordinator_error(error)
+        for reply, _ in answers:
+            self._waiting.discard(reply)
+            reply.fail(error)
+
+    # -- timers -------------------------------------------------------------------------------------------
+
+    def _on_timer(self, timer: CoordinatorTimer) -> None:
+        try:
+            self.execute(lambda state, effects: state.on_timer(timer, effects))
+        except ApiError as error:
+            if self.has_ended:
+                return
+            # The log refuses. Nothing has changed, so the same must be tried again.
+            name = shown(str(timer.key))
+            logger.warning("%r cannot write what the timer %s leads to: %s; trying again", self, name, error)
+            self._timers.set(timer.key, timer, _RETRY_TIMER_MS)
+        except Exception:
+            name = shown(str(timer.key))
+            logger.exception("%r: handling the timer %s failed; trying again", self, name)
+            self._timers.set(timer.key, timer, _RETRY_FAILED_TIMER_MS)
+
+    # -- beginning and end --------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Replay the log. The runtime makes the shard active after this."""
+        runtime = self._runtime
+        began = runtime.clock.monotonic()
+        log = self.partition.log
+        was_empty = log.log_start_offset == log.end_offset
+        end = await replay_log(log, runtime.codec, self.state, runtime.in_thread, lambda: self.has_ended)
+        if self.has_ended:
+            return
+        self._written = end
+        self.execute(lambda state, effects: state.resume(effects))
+        if not was_empty:
+            seconds = runtime.clock.monotonic() - began
+            logger.info("%r: loaded up to offset %d in %.3f s", self, end, seconds)
+
+    @property
+    def has_ended(self) -> bool:
+        """Its state is not that of the partition any more."""
+        return self.phase in (Phase.FAILED, Phase.CLOSED)
+
+    def end(self, phase: Phase = Phase.CLOSED) -> None:
+        """This broker no longer coordinates the partition, or the shard has failed: answer all who wait."""
+        self.phase = phase
+        self._timers.clear()
+        for delayed in self._delayed:
+            delayed.cancel()
+        self._delayed.clear()
+        waiting, self._waiting = self._waiting, set()
+        for reply in waiting:
+            reply.fail(ApiError(ErrorCode.NOT_COORDINATOR))
+        self.state.close()
+
+
+_NOT_AVAILABLE = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+
+
+def _as_coordinator_error(error: ApiError) -> ApiError:
+    """An error of the partition as clients of a coordinator understand it: retry, or find another broker."""
+    if error.code in _NOT_AVAILABLE:
+        return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+    if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+        return ApiError(ErrorCode.NOT_COORDINATOR, error.message)
+    return error
