@@ -53,7 +53,7 @@ def start() -> tuple[subprocess.Popen[str], str]:
     console.print("[dim]$[/] ottla serve --data .demo/quickstart/data --listen 127.0.0.1:0")
     began = time.monotonic()
     with (DATA / "broker.log").open("w") as log:
-        command = [OTTLA, "serve", "--json", "--data", DATA / "data", "--listen", "127.0.0.1:0"]
+        command = [str(OTTLA), "serve", "--json", "--data", str(DATA / "data"), "--listen", "127.0.0.1:0"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()

@@ -31,5 +31,5 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
         yield given
         return
     # Groups do not wait for more members: the tests know who comes.
-    with ottla.testing.broker(**{"group.initial.rebalance.delay.ms": 0}) as broker:
+    with ottla.testing.broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
         yield broker.bootstrap_servers

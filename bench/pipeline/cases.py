@@ -172,7 +172,10 @@ def with_settings(connector: Connector, work: Callable[[], Any]) -> Any:
         return work()
     finally:
         for name, old in before.items():
-            conf.set(name, old)
+            if old is None:
+                conf.unset(name)
+            else:
+                conf.set(name, old)
 
 
 def _start_idle(connector: Connector, topic: str) -> StreamingQuery:

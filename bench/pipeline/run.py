@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,7 @@ def measure_micro_batches(bench: Bench, bootstrap: str, count: int) -> list[Line
     for turn in range(2):
         for connector, name in sides if turn % 2 == 0 else sides[::-1]:
             took, whole = cases.with_settings(
-                connector, lambda c=connector: cases.micro_batches(c, "small", count)
+                connector, partial(cases.micro_batches, connector, "small", count)
             )
             named = replace(connector, name=name)
             bench.note(named, "micro-batch", took)

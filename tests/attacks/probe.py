@@ -15,7 +15,9 @@ import json
 import select
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -46,7 +48,7 @@ class Probe:
                 self.failures += self._timed(lambda: client.fetch(TOPIC, offset)).error_code != 0  # noqa: B023
                 self._timed(lambda: client.call(ApiVersionsRequest(), 0))
 
-    def _timed(self, request):  # type: ignore[no-untyped-def]
+    def _timed(self, request: Callable[[], Any]) -> Any:
         began = time.monotonic()
         try:
             return request()
@@ -63,7 +65,7 @@ class Probe:
         }
 
 
-def _closed(file) -> bool:  # type: ignore[no-untyped-def]
+def _closed(file: TextIO) -> bool:
     """Waits for a moment; true when the other end of `file` was closed."""
     readable, _, _ = select.select([file], [], [], PACE)
     return bool(readable) and not file.read(1)

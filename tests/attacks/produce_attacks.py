@@ -112,8 +112,18 @@ def a_large_batch_to_be_recompressed(target: Target) -> None:
         assert _produce(target, "t", batch(body[:], count=5_000)).error_code == 0
 
 
-def _topic(target: Target, name: str, **configs: object) -> None:
+def _topic(target: Target, name: str, **configs: Any) -> None:
     target.create_topic(name, **configs)
+
+
+def _two_topics(target: Target) -> None:
+    _topic(target, "t", cleanup_policy="compact")
+    _topic(target, "ordinary")
+
+
+def _two_compacted_topics(target: Target) -> None:
+    _topic(target, "t", cleanup_policy="compact")
+    _topic(target, "other", cleanup_policy="compact")
 
 
 @attack("12,000 invented producer ids", prepare=lambda t: _topic(t, "t", segment_bytes=1 << 20))
@@ -187,7 +197,7 @@ def batches_to_be_opened_to_many_partitions(target: Target) -> None:
 
 @attack(
     "Produce requests with acks=0 to a compacted topic whose clients leave at once",
-    prepare=lambda t: (_topic(t, "t", cleanup_policy="compact"), _topic(t, "ordinary")),
+    prepare=_two_topics,
     settings={"queued.max.request.bytes": 16 * MB, "socket.request.max.bytes": 8 * MB},
     memory=16 * MB,
 )
@@ -210,10 +220,7 @@ def clients_that_leave_batches_to_be_opened(target: Target) -> None:
 
 @attack(
     "batches of 301 records that hold 90,000 headers, one after the other",
-    prepare=lambda t: (
-        _topic(t, "t", cleanup_policy="compact"),
-        _topic(t, "other", cleanup_policy="compact"),
-    ),
+    prepare=_two_compacted_topics,
 )
 def batches_that_look_like_little_work(target: Target) -> None:
     """A batch with more records by its header is opened too, though such batches never end."""

@@ -43,7 +43,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 _made = 0
 
 
-def new_topic(target: Target, **configs: object) -> str:
+def new_topic(target: Target, **configs: Any) -> str:
     global _made
     _made += 1
     name = f"t{_made}"

@@ -52,7 +52,9 @@ class Member:
         while not self._over.is_set():
             message = self._consumer.poll(0.02)
             if message is not None and not message.error():
-                self.received.append((message.topic(), message.partition(), message.offset()))
+                topic, partition, offset = message.topic(), message.partition(), message.offset()
+                assert topic is not None and partition is not None and offset is not None
+                self.received.append((topic, partition, offset))
             self.owned = frozenset((each.topic, each.partition) for each in self._consumer.assignment())
             while self._orders:
                 order, results, done = self._orders.pop(0)

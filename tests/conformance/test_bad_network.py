@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -54,9 +55,14 @@ def with_confluent(address: str, over: Over) -> int:
         }
     )
     failed: list[object] = []
+
+    def report(error: object, _: object) -> None:
+        if error:
+            failed.append(error)
+
     sent = 0
     while not over.wait(PACE):
-        producer.produce(TOPIC, b"%d" % sent, on_delivery=lambda error, _: error and failed.append(error))
+        producer.produce(TOPIC, b"%d" % sent, on_delivery=report)
         producer.poll(0)
         sent += 1
     assert producer.flush(60) == 0
@@ -72,7 +78,7 @@ def with_kafka_python(address: str, over: Over) -> int:
         delivery_timeout_ms=60_000,
         reconnect_backoff_max_ms=200,
     )
-    futures = []
+    futures: list[Any] = []
     while not over.wait(PACE):
         futures.append(producer.send(TOPIC, b"%d" % len(futures)))
     producer.flush(60)
@@ -86,7 +92,7 @@ def with_aiokafka(address: str, over: Over) -> int:
         async with AIOKafkaProducer(
             bootstrap_servers=address, enable_idempotence=True, request_timeout_ms=UNANSWERED_MS
         ) as producer:
-            futures = []
+            futures: list[Any] = []
             while not over.is_set():
                 futures.append(await producer.send(TOPIC, b"%d" % len(futures)))
                 await asyncio.sleep(PACE)
@@ -150,7 +156,7 @@ def test_a_group_cut_off_for_longer_than_its_session_goes_on_when_it_is_back() -
                 message = consumer.poll(0.05)
                 if message is not None and message.error() is None:
                     seen[number].add(int(message.value() or b""))
-                    consumer.commit(message)
+                    consumer.commit(message=message)
             consumer.close()
 
         def until_seen(count: int) -> None:

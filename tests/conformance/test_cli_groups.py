@@ -295,8 +295,9 @@ def test_groups_of_the_consumer_protocol_are_shown_alike(
             consumer.poll(0.1)
             result = ottla("group", "describe", group, "--json")
             found: dict[str, Any] | None = None if result.code else result.document
-            done = found and found["state"] == "Stable" and found["members"]
-            return found if done and len(found["members"][0]["assigned"]) == 2 else None
+            if not found or found["state"] != "Stable" or not found["members"]:
+                return None
+            return found if len(found["members"][0]["assigned"]) == 2 else None
 
         found = _wait(shared, "stable group with both partitions assigned")
         assert found["type"] == "consumer"

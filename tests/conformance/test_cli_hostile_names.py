@@ -29,7 +29,7 @@ def group(request: pytest.FixtureRequest) -> str:
 def command(group: str) -> Iterator[Command]:
     """Of a broker with one group, whose only member stays."""
     with (
-        ottla.testing.broker(topics=["t"], **{"group.initial.rebalance.delay.ms": 0}) as broker,
+        ottla.testing.broker(topics=["t"], settings={"group.initial.rebalance.delay.ms": 0}) as broker,
         RawClient(broker.bootstrap_servers) as client,
     ):
         deadline = time.monotonic() + 30.0
@@ -46,7 +46,7 @@ def command(group: str) -> Iterator[Command]:
         )
         joined = client.call(asked, 9)
         assert joined.error_code == 0
-        asked = SyncGroupRequest(
+        sync = SyncGroupRequest(
             group_id=group,
             generation_id=joined.generation_id,
             member_id=joined.member_id,
@@ -54,7 +54,7 @@ def command(group: str) -> Iterator[Command]:
             protocol_type="consumer",
             protocol_name=group,
         )
-        assert client.call(asked, 5).error_code == 0
+        assert client.call(sync, 5).error_code == 0
         yield Command(broker.bootstrap_servers)
 
 

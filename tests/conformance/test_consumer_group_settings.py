@@ -26,7 +26,7 @@ GROUP_RESOURCE = 32
 
 @contextmanager
 def broker(**settings: object) -> Iterator[Wire]:
-    with ottla.testing.broker(topics={"t": 2}, **settings) as running:
+    with ottla.testing.broker(topics={"t": 2}, settings=settings) as running:
         with Wire(running.bootstrap_servers) as wire:
             assert not wire.call(FindCoordinatorRequest(coordinator_keys=["g"])).coordinators[0].error_code
             yield wire

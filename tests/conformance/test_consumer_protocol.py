@@ -232,7 +232,7 @@ def test_a_running_group_changes_from_the_classic_protocol_and_back(
 
 def test_a_member_that_dies_without_a_word_is_replaced() -> None:
     settings = {"group.consumer.session.timeout.ms": 2000, "group.consumer.min.session.timeout.ms": 1000}
-    with ottla.testing.broker(topics={"t": 4}, **settings) as broker:
+    with ottla.testing.broker(topics={"t": 4}, settings=settings) as broker:
         command = [sys.executable, str(Path(__file__).with_name("group_member.py"))]
         doomed = subprocess.Popen(
             [*command, broker.bootstrap_servers, "g", "t"], stdout=subprocess.PIPE, text=True

@@ -64,7 +64,7 @@ def test_no_acknowledged_commit_is_lost_when_the_broker_is_killed_under_load(
                 last_read, seen = offset, seen + 1
                 if offset % 3 == 2 or offset == RECORDS - 1:
                     with suppress(KafkaException):  # not acknowledged: it may or may not be there
-                        consumer.commit(message, asynchronous=False)
+                        consumer.commit(message=message, asynchronous=False)
                         acknowledged = offset + 1
                 if killed < KILLS and acknowledged > (killed + 1) * RECORDS // (KILLS + 1):
                     killed += 1

@@ -67,7 +67,7 @@ def test_topics_are_created_grown_changed_and_deleted(wire: Wire, name: str) -> 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_records_pass_unchanged_with_every_codec(wire: Wire, topic: str, codec: Codec) -> None:
-    given = [
+    given: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]] = [
         (b"k", b"v", [("h", b"1"), ("h", None)], 1700000000000),
         (None, None, [], 1700000000001),
         (b"", b"", [("", b"")], 1700000000002),

@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
-from ottla.protocol.frames import Malformed
+from ottla.protocol.codec import Malformed
 from raw_client import RawClient
 
 PATIENCE = 60.0
@@ -163,9 +163,11 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[tuple[int, byte
             message = consumer.poll(1.0)
             if message is None:
                 continue
-            if message.error() is None:
-                values.append((message.offset(), message.value()))
-            elif message.error().code() == KafkaError._PARTITION_EOF:
+            error, offset, value = message.error(), message.offset(), message.value()
+            if error is None:
+                assert offset is not None and value is not None
+                values.append((offset, value))
+            elif error.code() == KafkaError._PARTITION_EOF:
                 break
     finally:
         consumer.close()

@@ -42,7 +42,7 @@ def run_kills(folder: Path, kills: int) -> list[Restart]:
     restarts = []
     with BrokerProcess(folder, SMALL_SEGMENTS) as broker:
         create_topics(broker.bootstrap_servers, "idempotent", "plain")
-        loads = [
+        loads: list[IdempotentLoad | PlainLoad] = [
             IdempotentLoad(broker.bootstrap_servers, "idempotent", PARTITIONS),
             *(PlainLoad(broker.bootstrap_servers, "plain", n) for n in range(PARTITIONS)),
         ]
@@ -96,7 +96,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_over_fifty_kills(tmp_path: Path
 def test_a_graceful_end_under_load_loses_nothing_and_leaves_nothing_to_recover(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SMALL_SEGMENTS) as broker:
         create_topics(broker.bootstrap_servers, "idempotent", "plain")
-        loads = [
+        loads: list[IdempotentLoad | PlainLoad] = [
             IdempotentLoad(broker.bootstrap_servers, "idempotent", PARTITIONS),
             PlainLoad(broker.bootstrap_servers, "plain", 0),
         ]

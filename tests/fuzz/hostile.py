@@ -63,7 +63,8 @@ def expensive(rng: Random, cls: type[Request], version: int) -> Iterator[tuple[s
                 return _stuffed(rng, cls, version, path, (elements * (count // len(elements) + 1))[:count])
 
             yield ".".join(field.name for field in path), request
-            if isinstance(path[-1].of, Field) or not any(field.tag for field in path[-1].of._fields):
+            of = path[-1].of
+            if of is None or isinstance(of, Field) or not any(field.tag for field in of._fields):
                 break
 
 

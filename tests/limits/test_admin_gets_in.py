@@ -32,7 +32,7 @@ def set_on_all_brokers(client: RawClient, **values: object) -> tuple[int, str | 
 def is_let_in(broker: BrokerProcess) -> bool:
     try:
         with RawClient(broker.bootstrap_servers) as client:
-            return client.call(ApiVersionsRequest(), 0).error_code == 0
+            return bool(client.call(ApiVersionsRequest(), 0).error_code == 0)
     except OSError:
         return False
 

@@ -24,7 +24,7 @@ def stack() -> Iterator[ExitStack]:
 
 def is_served(client: RawClient) -> bool:
     try:
-        return client.call(ApiVersionsRequest(), 0).error_code == 0
+        return bool(client.call(ApiVersionsRequest(), 0).error_code == 0)
     except OSError:
         return False
 

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -89,6 +90,10 @@ def test_a_topic_can_be_deleted_and_its_space_comes_back_at_once(small_disk: Sma
             assert outcomes == [None]
 
 
+def _written(client: RawClient, value: bytes) -> bool:
+    return not client.produce("t", value).error_code
+
+
 def test_retention_runs_first_when_space_is_short(small_disk: SmallDisk) -> None:
     """The check interval is five minutes; here it does not wait for it, and who is refused not for long."""
     with ottla.testing.broker(data=small_disk.data, disk=small_disk.disk, settings=SETTINGS) as broker:
@@ -96,8 +101,8 @@ def test_retention_runs_first_when_space_is_short(small_disk: SmallDisk) -> None
         with RawClient(broker.bootstrap_servers) as client:
             for count in range(400):  # 20 MB, on a disk of 12
                 wait_for(
-                    lambda count=count: not client.produce("t", b"%06d" % count + b"x" * 50_000).error_code,
-                    "retention must have made room",
+                    partial(_written, client, b"%06d" % count + b"x" * 50_000),
+                    "retention must have freed space",
                 )
 
 

@@ -39,5 +39,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[InProcessBroker]:
     """One broker for all pipeline tests of this process; use topic names of your own."""
-    with ottla.testing.broker(**{"group.initial.rebalance.delay.ms": 0}) as running:
+    with ottla.testing.broker(settings={"group.initial.rebalance.delay.ms": 0}) as running:
         yield running

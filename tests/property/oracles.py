@@ -131,6 +131,7 @@ def _kafka_python_entity(cls: Any, obj: Struct, version: int) -> Any:
         elif field.type_str == "uuid":
             value = uuid.UUID(bytes=value)
         elif getattr(field, "_type", None) is BitField:
+            assert BitField is not None
             value = BitField.from_32_bit_field(value & 0xFFFFFFFF)
         values[name] = value
     return cls(version=version, **values)

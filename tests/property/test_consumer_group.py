@@ -8,6 +8,7 @@ until the moment it stops by itself, which is what "owner" means here.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ class Reader:
         self.told: set[Place] | None = None
         """What it shall read, when that is less than what it reads."""
         self.away = False
-        self.subscription: dict[str, object] = {}
+        self.subscription: dict[str, Any] = {}
         self.unsure = False
         """An answer did not arrive: like all clients it sends everything next, and is told everything."""
 
@@ -73,7 +74,7 @@ class Story:
         here = [reader for reader in self.readers.values() if not reader.away]
         return self.rng.choice(here) if here else None
 
-    def _subscription(self) -> dict[str, object]:
+    def _subscription(self) -> dict[str, Any]:
         if self.rng.random() < 0.3:
             return {"subscribed_topic_names": [], "subscribed_topic_regex": self.rng.choice(EXPRESSIONS)}
         names = self.rng.sample(TOPICS, self.rng.randint(0, 3))
@@ -95,14 +96,14 @@ class Story:
         reader.subscription = self._subscription()
         self._send(reader, epoch=0, owned=set(), rebalance_timeout_ms=10_000, **reader.subscription)
 
-    def _send(self, reader: Reader, *, lost: bool = False, **fields: object) -> None:
+    def _send(self, reader: Reader, *, lost: bool = False, **fields: Any) -> None:
         epoch = fields.pop("epoch", reader.epoch)
         if reader.unsure:
             fields.update(reader.subscription, owned=set(reader.reading), rebalance_timeout_ms=10_000)
         try:
             response = self.world.beat(
                 reader.member_id,
-                epoch,  # type: ignore[arg-type]
+                epoch,
                 instance_id=reader.instance_id,
                 **fields,
             )

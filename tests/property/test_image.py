@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from typing import Any, cast
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.clock import SystemClock
@@ -137,6 +138,7 @@ requests = st.lists(
 )
 
 
+@settings(deadline=None)  # it syncs to a registry; the time is that of the machine
 @given(requests)
 def test_the_controllers_image_is_what_the_registry_holds(
     operations: list[tuple[str, ...]],
@@ -156,7 +158,9 @@ def test_the_controllers_image_is_what_the_registry_holds(
         for operation in operations:
             match operation:
                 case "create", name, partitions, configs:
-                    await controller.create_topics([NewTopic(name, int(partitions), configs=dict(configs))])
+                    await controller.create_topics(
+                        [NewTopic(name, int(partitions), configs=dict(cast("Any", configs)))]
+                    )
                 case "delete", name:
                     await controller.delete_topics([name])
                 case "grow", name, count:

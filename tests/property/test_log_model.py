@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
     data: bytes
     sequence: int
-    count: int
+    records: int
     offset: int
 
 
@@ -47,7 +47,7 @@ class LogMachine(RuleBasedStateMachine):
 
     # -- writing -------------------------------------------------------------------------------------
 
-    def _batch(self, count: int, size: int, shift: int, codec: Codec, **options: int) -> bytearray:
+    def _batch(self, count: int, size: int, shift: int, codec: Codec, **options: Any) -> bytearray:
         rows = []
         for index in range(count):
             self.number += 1
@@ -79,7 +79,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(producer=st.integers(0, 2), count=st.integers(1, 4), size=st.integers(0, 100))
     def append_in_sequence(self, producer: int, count: int, size: int) -> None:
         sent = self.sent.setdefault(producer, [])
-        sequence = sent[-1].sequence + sent[-1].count if sent else 0
+        sequence = sent[-1].sequence + sent[-1].records if sent else 0
         data = self._batch(
             count, size, 0, Codec.NONE, producer_id=producer, producer_epoch=0, base_sequence=sequence
         )
@@ -106,7 +106,7 @@ class LogMachine(RuleBasedStateMachine):
             [Record(0, T0, None, b"never", [])],
             producer_id=producer,
             producer_epoch=0,
-            base_sequence=last.sequence + last.count + gap,
+            base_sequence=last.sequence + last.records + gap,
         )
         try:
             self.store.log.append(memoryview(wrong), self.epoch)

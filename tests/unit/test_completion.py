@@ -95,7 +95,7 @@ def test_cancelling_a_mapped_completion_cancels_what_it_waits_for() -> None:
 
     source = Completion(lambda: cancelled.append("never"))
     inner: Completion[str] = Completion(lambda: cancelled.append("inner"))
-    mapped = source.map(lambda _: inner)
+    mapped: Completion[str] = source.map(lambda _: inner)
     source.resolve(1)
     mapped.cancel()
     assert cancelled == ["source", "inner"]

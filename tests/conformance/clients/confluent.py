@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -55,15 +55,18 @@ class _Reader(Taking):
         first = self._consumer.poll(seconds)  # consume() would wait until it has as many as asked
         received = []
         for message in [] if first is None else [first, *self._consumer.consume(500, 0)]:
-            if message.error():
-                raise Refused(message.error().code(), message.error().str())
+            error = message.error()
+            if error is not None:
+                raise Refused(error.code(), error.str())
+            partition, offset, headers = message.partition(), message.offset(), message.headers() or []
+            assert partition is not None and offset is not None and isinstance(headers, list)
             received.append(
                 Received(
-                    message.partition(),
-                    message.offset(),
+                    partition,
+                    offset,
                     message.key(),
                     message.value(),
-                    tuple(message.headers() or ()),
+                    tuple(cast("list[tuple[str, bytes | None]]", headers)),
                     message.timestamp()[1],
                 )
             )
@@ -122,14 +125,14 @@ class ConfluentClient:
                 deliveries[index] = Delivery(message.partition(), message.offset())
 
         for index, m in enumerate(messages):
-            stamp = {} if m.timestamp is None else {"timestamp": m.timestamp}
+            stamp: dict[str, Any] = {} if m.timestamp is None else {"timestamp": m.timestamp}
             producer.produce(
                 topic,
                 m.value,
                 m.key,
                 partition=partition,
                 headers=list(m.headers),
-                on_delivery=lambda error, message, index=index: delivered(index, error, message),
+                on_delivery=partial(delivered, index),
                 **stamp,
             )
         left = producer.flush(DEADLINE)
@@ -264,7 +267,7 @@ class ConfluentClient:
 
     def list_offset(self, topic: str, partition: int, spec: str | int) -> tuple[int, int]:
         """Offset and timestamp of earliest, latest, max-timestamp or a timestamp."""
-        asked = {
+        asked: dict[str, Callable[[], OffsetSpec]] = {
             "earliest": OffsetSpec.earliest,
             "latest": OffsetSpec.latest,
             "max-timestamp": OffsetSpec.max_timestamp,

@@ -197,7 +197,8 @@ def many_requests_at_once(peer: Peer, version: int) -> Answers:
     topic = peer.topic("t")
     with peer.connection() as connection:
         sent = [connection.send(peer.produce_request(topic, peer.batch(1, start=i)), 9) for i in range(300)]
-        answers = [connection.receive(ProduceRequest.api_key, 9) for _ in sent]
+        received = [connection.receive(ProduceRequest.api_key, 9) for _ in sent]
+    answers = [answer for answer in received if not isinstance(answer, Closed)]
     yield "in order", [answer[0] for answer in answers] == sent
     yield "offsets", [answer[1].responses[0].partition_responses[0].base_offset for answer in answers]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from differential.peer import Peer
+from differential.peer import Closed, Peer
 from differential.scenario import Answers, scenario
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -100,7 +100,9 @@ def a_record_ends_the_wait(peer: Peer, version: int) -> Answers:
         began = time.monotonic()
         waiting.send(peer.fetch_request({topic: {0: 0}}, max_wait_ms=20_000), version)
         peer.fill(topic, 1)
-        _, answer = waiting.receive(FetchRequest.api_key, version)
+        received = waiting.receive(FetchRequest.api_key, version)
+        assert not isinstance(received, Closed)
+        _, answer = received
         # Kafka may answer before it has moved the high watermark, so only the records are compared.
         yield "answer", [partition.records for topic in answer.responses for partition in topic.partitions]
         yield "at once", time.monotonic() - began < 10

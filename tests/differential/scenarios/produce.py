@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from differential import forge
-from differential.peer import LATEST, SILENCE, Peer
+from differential.peer import LATEST, SILENCE, Closed, Peer
 from differential.scenario import Answers, scenario
 from ottla.protocol.batches import headers
 from ottla.protocol.compression import Codec, compress
@@ -36,7 +36,9 @@ def acks_of_zero_get_no_answer(peer: Peer, version: int) -> Answers:
     with peer.connection() as connection:
         connection.send(peer.produce_request(topic, peer.batch(2), acks=0), version)
         following = connection.send(peer.produce_request(topic, peer.batch(1), acks=1), version)
-        answered, answer = connection.receive(ProduceRequest.api_key, version)
+        received = connection.receive(ProduceRequest.api_key, version)
+        assert not isinstance(received, Closed)
+        answered, answer = received
         yield "first", SILENCE if answered == following else answered
         yield "second", answer
     yield "the log", _log(peer, topic)

@@ -50,7 +50,7 @@ class Counted:
 
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "EIO")])
 def test_chores_go_on_after_one_has_failed(error: Exception) -> None:
-    with ottla.testing.broker(topics={"t": 1}, **{"log.retention.check.interval.ms": 50}) as broker:
+    with ottla.testing.broker(topics={"t": 1}, settings={"log.retention.check.interval.ms": 50}) as broker:
         failing = Counted(error, times=3)
         partition_of(broker, "t").log.apply_retention = failing  # type: ignore[method-assign]
         assert failing.reached.wait(10), f"retention was tried {failing.calls} times"
@@ -58,7 +58,7 @@ def test_chores_go_on_after_one_has_failed(error: Exception) -> None:
 
 def test_a_partition_that_fails_does_not_keep_its_neighbours_from_their_retention() -> None:
     with ottla.testing.broker(
-        topics={"bad": 1, "good": 1}, **{"log.retention.check.interval.ms": 50}
+        topics={"bad": 1, "good": 1}, settings={"log.retention.check.interval.ms": 50}
     ) as broker:
         reached = threading.Event()
         bad, good = partition_of(broker, "bad"), partition_of(broker, "good")

@@ -98,7 +98,7 @@ def test_a_defect_of_ours_does_not_end_compaction(
         return original(*arguments)
 
     settings = {"log.cleaner.backoff.ms": 50}
-    with ottla.testing.broker(**settings) as broker, Wire(broker.bootstrap_servers) as wire:
+    with ottla.testing.broker(settings=settings) as broker, Wire(broker.bootstrap_servers) as wire:
         filled(broker, wire)
         monkeypatch.setattr(Cleaner, method, fails_once)
         compact(wire, "first")
@@ -118,7 +118,7 @@ def test_a_defect_of_ours_does_not_end_compaction(
 def test_a_topic_deleted_while_it_is_compacted_leaves_nothing_in_one_made_again() -> None:
     # Slow enough that the pass is under way while the topic is deleted and made again.
     settings = {"log.cleaner.io.max.bytes.per.second": 200_000}
-    with ottla.testing.broker(**settings) as broker:
+    with ottla.testing.broker(settings=settings) as broker:
         with Wire(broker.bootstrap_servers) as wire:
             broker.create_topic("topic", config={"cleanup.policy": "compact"})
             produce(wire, "topic", [bytes(50_000), bytes(50_000), bytes(100_000), b"old"])

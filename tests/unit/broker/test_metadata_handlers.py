@@ -9,7 +9,7 @@ import pytest
 import ottla.testing
 from ottla.broker.handlers.metadata import _topic as described_topic
 from ottla.cluster.image import BrokerNode, ClusterImage, PartitionState, TopicImage
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, error_of
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -49,7 +49,7 @@ def metadata(
 
 
 def errors(response: MetadataResponse) -> dict[str | None, str]:
-    return {topic.name: ErrorCode(topic.error_code).name for topic in response.topics}
+    return {topic.name: error_of(topic.error_code).name for topic in response.topics}
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -196,7 +196,7 @@ def test_the_cluster_describes_itself(broker: InProcessBroker, wire: Wire, versi
 def test_controllers_are_not_described_by_a_broker(wire: Wire) -> None:
     for endpoint, error in ((2, "MISMATCHED_ENDPOINT_TYPE"), (3, "UNSUPPORTED_ENDPOINT_TYPE")):
         response = wire.call(DescribeClusterRequest(endpoint_type=endpoint), version=1)
-        assert ErrorCode(response.error_code).name == error
+        assert error_of(response.error_code).name == error
         assert response.brokers == []
 
 
@@ -260,7 +260,7 @@ def test_described_topics_have_lists_where_null_is_allowed(wire: Wire) -> None:
 
 def test_unknown_topics_are_described_with_their_errors(wire: Wire) -> None:
     response = describe(wire, "a", "nobody", "x y")
-    assert {topic.name: ErrorCode(topic.error_code).name for topic in response.topics} == {
+    assert {topic.name: error_of(topic.error_code).name for topic in response.topics} == {
         "a": "NONE",
         "nobody": "UNKNOWN_TOPIC_OR_PARTITION",
         "x y": "INVALID_TOPIC_EXCEPTION",
@@ -313,5 +313,5 @@ def test_a_producer_that_goes_on_gets_a_fresh_id(wire: Wire) -> None:
 )
 def test_what_makes_no_sense_is_refused(wire: Wire, fields: dict[str, int | str], error: str) -> None:
     response = init(wire, **fields)
-    assert ErrorCode(response.error_code).name == error
+    assert error_of(response.error_code).name == error
     assert (response.producer_id, response.producer_epoch) == (-1, -1)

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 import ottla.testing
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, error_of
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -85,7 +85,7 @@ def partitions(wire: Wire, name: str) -> int | None:
 
 
 def outcomes(results: list[CreatableTopicResult] | list[DeletableTopicResult]) -> dict[str | None, str]:
-    return {result.name: ErrorCode(result.error_code).name for result in results}
+    return {result.name: error_of(result.error_code).name for result in results}
 
 
 @pytest.mark.parametrize("version", range(2, 8))
@@ -225,7 +225,7 @@ def test_growth_is_refused_topic_by_topic(wire: Wire, name: str) -> None:
         CreatePartitionsTopic(name="twice", count=1, assignments=None),
         CreatePartitionsTopic(name="twice", count=2, assignments=None),
     )
-    assert [(result.name, ErrorCode(result.error_code).name) for result in results] == [
+    assert [(result.name, error_of(result.error_code).name) for result in results] == [
         ("twice", "INVALID_REQUEST"),
         ("nobody", "UNKNOWN_TOPIC_OR_PARTITION"),
         (name, "INVALID_PARTITIONS"),

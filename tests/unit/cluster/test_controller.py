@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from ottla.cluster.controller import Controller
-from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ImageDelta, TopicImage
+from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ClusterImage, ImageDelta, TopicImage
 from ottla.cluster.layout import load_image, partition_path, topic_path
 from ottla.cluster.registry import Unavailable
 from ottla.cluster.sqlite_registry import SqliteStore
@@ -32,7 +32,7 @@ async def stored(registry: FaultyRegistry, controller: Controller) -> None:
     assert loaded.leftovers == ()
 
 
-def codes(results: list[PlannedTopic | ApiError]) -> list[ErrorCode | None]:
+def codes(results: Sequence[object]) -> list[ErrorCode | None]:
     return [result.code if isinstance(result, ApiError) else None for result in results]
 
 
@@ -140,7 +140,12 @@ async def test_deleting_many_topics_compares_none_with_all_the_others(
     async with cluster_of_one() as (_, controller):
         await controller.create_topics([NewTopic(f"t{n}", 1, 1) for n in range(50)])
         compared: list[object] = []
-        monkeypatch.setattr(TopicImage, "__eq__", lambda self, other: compared.append(other) or self is other)
+
+        def compare(self: TopicImage, other: object) -> bool:
+            compared.append(other)
+            return self is other
+
+        monkeypatch.setattr(TopicImage, "__eq__", compare)
         outcome = await controller.delete_topics([f"t{n}" for n in range(50)] + ["t7"])
         assert codes(outcome.results) == [None] * 50 + [ErrorCode.INVALID_REQUEST]
         assert len(compared) < 100
@@ -321,7 +326,7 @@ async def test_the_largest_number_of_partitions_is_kept() -> None:
 async def test_everything_is_there_after_a_restart() -> None:
     store = SqliteStore(None)
     keeper = await open_session(store)
-    images = []
+    images: list[ClusterImage] = []
     for _ in range(2):
         session = await open_session(store)
         controller = controller_of(session)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ottla.coordinator.classic_phases import MIN_INITIAL_DELAY_MS
 from ottla.coordinator.group import Caller
-from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -92,7 +92,7 @@ class OldClient:
             group_instance_id=self.instance_id,
         )
         (answer,) = self.world.run(lambda groups, reply, effects: groups.heartbeat(request, reply, effects))
-        return ErrorCode(answer.error_code)
+        return error_of(answer.error_code)
 
     def follow(self) -> None:
         """What a client does: heartbeats, and joins again for as long as it is told to."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from ottla.peer.client import PeerClient
 from ottla.peer.tcp import TcpConnector
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, error_of
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -206,7 +206,7 @@ class ClassicMember(Member):
             ErrorCode.REBALANCE_IN_PROGRESS,
             ErrorCode.UNKNOWN_MEMBER_ID,
             ErrorCode.ILLEGAL_GENERATION,
-        ), ErrorCode(error)
+        ), error_of(error)
         if error == ErrorCode.UNKNOWN_MEMBER_ID:
             self._id = ""
         return False
@@ -248,7 +248,7 @@ class ConsumerMember(Member):
                 self._give_up(self.owned)
                 self.generation, tell = 0, True
                 continue
-            assert answer.error_code == ErrorCode.NONE, (ErrorCode(answer.error_code), answer.error_message)
+            assert answer.error_code == ErrorCode.NONE, (error_of(answer.error_code), answer.error_message)
             assert answer.member_epoch >= self.generation, "epochs only grow"
             self.generation, tell = answer.member_epoch, False
             if answer.assignment is not None:

@@ -95,7 +95,10 @@ def find(wire: Wire, group: str) -> None:
 
 def test_the_topic_of_the_offsets_is_made_when_somebody_first_asks() -> None:
     settings = {"offsets.topic.num.partitions": 3, "offsets.topic.segment.bytes": 2_000_000}
-    with ottla.testing.broker(topics={"t": 1}, **settings) as broker, Wire(broker.bootstrap_servers) as wire:
+    with (
+        ottla.testing.broker(topics={"t": 1}, settings=settings) as broker,
+        Wire(broker.bootstrap_servers) as wire,
+    ):
         assert commit(wire, "g", 1) == ErrorCode.NOT_COORDINATOR
         find(wire, "g")
         assert commit(wire, "g", 1) == ErrorCode.NONE
@@ -111,7 +114,7 @@ def test_the_topic_of_the_offsets_is_made_when_somebody_first_asks() -> None:
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 def test_a_new_start_reads_the_groups_from_the_log(ending: str) -> None:
     codec = {"offsets.topic.compression.codec": 3, "offsets.topic.num.partitions": 4}
-    with ottla.testing.broker(topics={"t": 1}, **codec) as broker:
+    with ottla.testing.broker(topics={"t": 1}, settings=codec) as broker:
         with Wire(broker.bootstrap_servers) as wire:
             find(wire, "g")
             for number in range(50):
@@ -126,7 +129,9 @@ def test_a_new_start_reads_the_groups_from_the_log(ending: str) -> None:
 
 
 def test_offsets_of_a_topic_deleted_while_they_were_not_watched_are_forgotten_on_loading() -> None:
-    with ottla.testing.broker(topics={"t": 1, "u": 1}, **{"offsets.topic.num.partitions": 1}) as broker:
+    with ottla.testing.broker(
+        topics={"t": 1, "u": 1}, settings={"offsets.topic.num.partitions": 1}
+    ) as broker:
         with Wire(broker.bootstrap_servers) as wire:
             find(wire, "g")
             assert commit(wire, "g", 1) == ErrorCode.NONE
@@ -169,7 +174,7 @@ def test_a_partition_that_cannot_be_read_fails_its_own_groups_only_and_is_tried_
 ) -> None:
     monkeypatch.setattr(runtime, "LOAD_DAMAGED_AGAIN_SECONDS", 0.05)
     names = [f"g{number}" for number in range(20)]
-    with ottla.testing.broker(topics={"t": 1}, **{"offsets.topic.num.partitions": 2}) as broker:
+    with ottla.testing.broker(topics={"t": 1}, settings={"offsets.topic.num.partitions": 2}) as broker:
         with Wire(broker.bootstrap_servers) as wire:
             find(wire, "g0")
             for name in names:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker_process import BrokerProcess
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, error_of
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -70,7 +70,7 @@ class Member:
         )
 
     def answer(self) -> ErrorCode:
-        return ErrorCode(self._client.receive().error_code)
+        return error_of(self._client.receive().error_code)
 
 
 @pytest.mark.timeout(120)

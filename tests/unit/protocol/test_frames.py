@@ -30,9 +30,9 @@ def kio_request_header(key: int, version: int, correlation_id: int, client_id: s
     header = kio_request_v2 if version >= APIS[key].flexible_from else kio_request_v1
     out = io.BytesIO()
     entity = header.RequestHeader(
-        request_api_key=key,  # type: ignore[arg-type]
-        request_api_version=version,  # type: ignore[arg-type]
-        correlation_id=correlation_id,  # type: ignore[arg-type]
+        request_api_key=key,
+        request_api_version=version,
+        correlation_id=correlation_id,
         client_id=client_id,
     )
     entity_writer(header.RequestHeader)(out, entity)
@@ -60,7 +60,7 @@ def test_a_response_frame_has_kios_header_and_is_read_again(version: int) -> Non
     frame = b"".join(response_frame(APIS[3], version, 78, parts))
     module = kio_response_v1 if version >= 9 else kio_response_v0
     out = io.BytesIO()
-    entity_writer(module.ResponseHeader)(out, module.ResponseHeader(correlation_id=78))  # type: ignore[arg-type]
+    entity_writer(module.ResponseHeader)(out, module.ResponseHeader(correlation_id=78))
     assert frame == struct.pack(">i", len(out.getvalue()) + len(body)) + out.getvalue() + body
     assert parse_response(APIS[3], version, memoryview(frame)[4:]) == (78, response)
 

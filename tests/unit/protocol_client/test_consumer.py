@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -34,12 +35,12 @@ def wire_to(broker: ScriptedBroker) -> Wire:
     return Wire(broker.bootstrap, connect_timeout=5, request_timeout=10)
 
 
-def fetched(records: bytes = b"", error: int = 0, **more: object) -> FetchResponse:
+def fetched(records: bytes = b"", error: int = 0, **more: Any) -> FetchResponse:
     data = PartitionData(partition_index=0, error_code=error, high_watermark=100, records=records, **more)
     return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
 
 
-def batch(first: int, *values: bytes, **options: object) -> bytes:
+def batch(first: int, *values: bytes, **options: Any) -> bytes:
     records = [Record(first + i, 1000 + i, None, value, []) for i, value in enumerate(values)]
     return bytes(encode_batch(records, base_offset=first, **options))
 
@@ -59,7 +60,7 @@ def marker(offset: int, producer_id: int, kind: int) -> bytes:
     )
 
 
-def values_read(broker: ScriptedBroker, stop: int, start: int = 0, **options: object) -> list[bytes | None]:
+def values_read(broker: ScriptedBroker, stop: int, start: int = 0, **options: Any) -> list[bytes | None]:
     with broker, wire_to(broker) as wire:
         return [r.value for _, r in Consumer(wire, "t", {0: start}, {0: stop}, max_wait=0.1, **options)]
 

@@ -72,6 +72,7 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
 
     def take(request: ProduceRequest, version: int) -> ProduceResponse:
         view = request.topic_data[0].partition_data[0].records
+        assert view is not None
         records = decode_batch(view, max_size=1 << 20)
         if len(records) > 3:
             return produced(ErrorCode.MESSAGE_TOO_LARGE)
@@ -92,7 +93,9 @@ def test_a_single_record_that_is_too_large_is_named() -> None:
     broker = producing_broker()
 
     def take(request: ProduceRequest, version: int) -> ProduceResponse:
-        records = decode_batch(request.topic_data[0].partition_data[0].records, max_size=1 << 20)
+        view = request.topic_data[0].partition_data[0].records
+        assert view is not None
+        records = decode_batch(view, max_size=1 << 20)
         big = any(len(r.value or b"") > 100 for r in records)
         return produced(ErrorCode.MESSAGE_TOO_LARGE if big else 0)
 

@@ -13,7 +13,7 @@ import pytest
 
 import ottla.testing
 from ottla.config.values import ConfigError
-from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
@@ -33,7 +33,7 @@ def partitions(broker: InProcessBroker, topic: str) -> int:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         (found,) = wire.call(request).topics
     if found.error_code:
-        raise ApiError(ErrorCode(found.error_code))
+        raise ApiError(error_of(found.error_code))
     return len(found.partitions)
 
 

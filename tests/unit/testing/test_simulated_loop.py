@@ -63,8 +63,12 @@ def test_jobs_of_one_executor_run_in_order_on_the_loops_thread(loop: SimulatedLo
     with ThreadPoolExecutor(1) as executor:
 
         async def ask() -> list[int]:
-            jobs = [loop.run_in_executor(executor, lambda n=n: seen.append(n) or n) for n in range(50)]
-            return await asyncio.gather(*jobs)
+            def job(n: int) -> int:
+                seen.append(n)
+                return n
+
+            jobs = [loop.run_in_executor(executor, job, n) for n in range(50)]
+            return list(await asyncio.gather(*jobs))
 
         assert loop.run_until_complete(ask()) == list(range(50))
     assert seen == list(range(50))
