@@ -27,11 +27,12 @@ quickstart: install  ## a broker, a topic, a producer and a consumer, in five se
 test: check kcat  ## the gates and all tests but the slow ones, in parallel
 	$(BIN)/pytest -n auto -m "not slow"
 
-check: install  ## lint, format, types and import rules
+check: install  ## lint, format, types, import rules and dead code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/dead_code.py
 
 # One of the clients under test is a program of the system, not of Python.
 kcat:

@@ -54,7 +54,6 @@ CLICK: dict[str, Any] = {
 }
 TEXT = json.dumps(CLICK)
 UID = "12345678-1234-1234-1234-123456789012"
-NARROW = Decimal("0.01")
 
 ROW = st.fixed_dictionaries(
     {

@@ -77,7 +77,6 @@ class Producer:
         self._id: tuple[int, int] | None = None
         self._sequences: dict[Partition, int] = {}
         self._count = 0
-        self.resets = 0
 
     async def run(self, partitions: list[Partition], pause: float) -> None:
         while True:
@@ -117,7 +116,6 @@ class Producer:
             error = error_of(result.error_code)
             if error in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
                 # Records before this one were lost with the power: start over, as real producers do.
-                self.resets += 1
                 self._id = None
             elif not error.retriable:
                 raise Violation(f"{self.name} was refused with {error.name}: {result.error_message}")

@@ -107,10 +107,6 @@ class RequestMemory:
         return len(self._waiting)
 
     @property
-    def lent_by_address(self) -> dict[str, int]:
-        return dict(self._by_address)
-
-    @property
     def _reserve(self) -> int:
         return self.limit // 8
 

@@ -117,7 +117,6 @@ class Connection:
         "draining",
         "last_active",
         "peer",
-        "software",
     )
 
     def __init__(self, host: Host, sock: Socket, address: str, peer: str) -> None:
@@ -127,7 +126,6 @@ class Connection:
         self.address = address
         self.peer = peer
         self.client_id: str | None = None
-        self.software = ""
         self.last_active = host.now()
         self.draining = False
         """True once the server stops: the request under way is answered, no other is read."""

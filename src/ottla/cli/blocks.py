@@ -30,8 +30,6 @@ from ottla.protocol_client.connection import BrokerUnreachable
 if TYPE_CHECKING:
     from rich.console import Group
 
-LEAST_INTERVAL = 0.1
-
 
 class Fields(NamedTuple):
     pairs: Sequence[tuple[str, str]]

@@ -86,10 +86,6 @@ class Api(NamedTuple):
     advertised_min: int
     flexible_from: int
 
-    def request_header_version(self, version: int) -> int:
-        """2 has tagged fields behind the client id, 1 has none."""
-        return 2 if version >= self.flexible_from else 1
-
     def response_header_version(self, version: int) -> int:
         """1 has tagged fields. The response to ApiVersions never has, because its reader cannot know yet."""
         return 1 if version >= self.flexible_from and self.key != API_VERSIONS else 0

@@ -118,11 +118,6 @@ class Producer:
     def partition_count(self) -> int:
         return self._partitioner.partition_count
 
-    @property
-    def buffered(self) -> int:
-        """Records that are added and not yet acknowledged."""
-        return sum(len(b.records) for b in (*self._growing.values(), *self._sealed))
-
     def add(
         self,
         key: bytes | None,

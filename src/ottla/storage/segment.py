@@ -195,10 +195,6 @@ class Segment:
         """Its files have another suffix behind their names now. Open descriptors stay good."""
         self._suffix = suffix
 
-    def move_to(self, folder: Path) -> None:
-        """The folder has been renamed. Open descriptors stay good."""
-        self._folder = folder
-
     @property
     def file(self) -> File:
         """The log file, opened when it is not open."""

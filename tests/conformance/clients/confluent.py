@@ -245,9 +245,6 @@ class ConfluentClient:
     def reset_topic_config(self, topic: str, name: str) -> None:
         self._alter(ResourceType.TOPIC, topic, AlterConfigOpType.DELETE, {name: ""})
 
-    def set_broker_config(self, broker: int, config: Mapping[str, str]) -> None:
-        self._alter(ResourceType.BROKER, str(broker), AlterConfigOpType.SET, config)
-
     def _alter(self, kind: ResourceType, name: str, op: AlterConfigOpType, config: Mapping[str, str]) -> None:
         entries = [ConfigEntry(key, value, incremental_operation=op) for key, value in config.items()]
         resource = ConfigResource(kind, name, incremental_configs=entries)

@@ -226,9 +226,6 @@ class KafkaPythonClient:
         with self.admin() as admin:
             _expect_ok(admin.reset_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})]))
 
-    def set_broker_config(self, broker: int, config: Mapping[str, str]) -> None:
-        self._alter(ConfigResource(ConfigResourceType.BROKER, str(broker), dict(config)))
-
     def _alter(self, resource: ConfigResource) -> None:
         with self.admin() as admin:
             _expect_ok(admin.alter_configs([resource], raise_on_unknown=False))

@@ -15,7 +15,6 @@ from ottla.protocol.messages.delete_records import (
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 
 MADE_UP_ID = bytes(15) + b"\x07"
-OTHER_MADE_UP_ID = bytes(15) + b"\x08"
 
 
 def _delete_before(peer: Peer, topic: str, offset: int) -> None:

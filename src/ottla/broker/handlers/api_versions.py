@@ -33,10 +33,9 @@ def api_versions(
                 ApiVersion(api_key=own.key, min_version=own.advertised_min, max_version=own.max_version)
             ],
         )
-    if context.version >= 3:
-        if not _SOFTWARE.fullmatch(request.client_software_name) or not _SOFTWARE.fullmatch(
-            request.client_software_version
-        ):
-            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        context.connection.software = f"{request.client_software_name} {request.client_software_version}"
+    if context.version >= 3 and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return broker.advertised
