@@ -211,6 +211,17 @@ def test_a_reset_shows_its_plan_and_does_nothing_unless_told(shop: Shop) -> None
     assert done["group"] == f"ottla.{shop.name}.clean"
     assert shop.status()["clean"]["partitions"][0]["group_offset"] == 3  # type: ignore[index]
     assert shop("reset", "clean", "--to", "nonsense").code == 2
+    assert "Give --to earliest" in shop("reset", "clean").err
+    assert "--replace starts at earliest" in shop("reset", "clean", "--replace", "--to", "latest").err
+    assert "stage clean writes no lake" in shop("reset", "clean", "--replace").err
+    shop.write(
+        PIPELINE.replace('to=topic("CLEAN", key="id")', f'to="{shop.folder}/lake"')
+        .replace("import stage, topic", "import lake, stage, topic")
+        .replace('to="', 'to=lake("')
+        .replace('/lake"', '/lake")')
+    )
+    planned = shop("reset", "clean", "--replace")
+    assert "0 files go" in planned.err
     assert shop("reset", "nobody", "--to", "latest").code == 2
 
 

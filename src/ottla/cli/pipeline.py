@@ -289,8 +289,13 @@ def reset(
     file: File,
     stage: Annotated[str, typer.Argument(metavar="STAGE", help="Name of the stage.")],
     to: Annotated[
-        str, typer.Option("--to", metavar="WHERE", help="earliest, latest, a time, or a span back like -1h.")
-    ],
+        str | None,
+        typer.Option("--to", metavar="WHERE", help="earliest, latest, a time, or a span back like -1h."),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Start at earliest, and take out of its lakes what it has written."),
+    ] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it, without asking.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan, without asking.")] = False,
     checkpoints: CheckpointFolder = None,
@@ -301,12 +306,17 @@ def reset(
     """Forget a stage's progress and state, so that it starts elsewhere. Shows the plan first and asks.
 
     The stage must not be running. Its consumer group is moved too, so that its lag is right. What it has
-    written stays, and records that it reads again are written again.
+    written stays, and records that it reads again are written again; with --replace its lakes end as if it
+    had run once.
     """
     from ottla.cli.pipeline_reset import reset_stage
 
     if execute and dry_run:
         raise usage("--execute and --dry-run exclude each other")
+    if to is None and not replace:
+        raise usage("where shall it start? Give --to earliest, latest or a time; or --replace")
+    if replace and to not in (None, "earliest"):
+        raise usage("--replace starts at earliest: a lake that begins later would not be whole")
     launch = Launch(file, checkpoints)
     pipeline, folder = launch.load(), launch.checkpoints
     with connect(bootstrap, timeout) as wire:
@@ -315,7 +325,8 @@ def reset(
             stage_of(pipeline, stage),
             folder,
             wire,
-            to,
+            to or "earliest",
+            replace=replace,
             execute=execute,
             dry_run=dry_run,
             as_json=as_json,

@@ -3,9 +3,10 @@
     <root>/<stage>/spark/             Spark's own checkpoint: offsets, commits, state
     <root>/<stage>/spark/sources/     where each input began, and the ids of its topics
     <root>/<stage>/fingerprint.json   the stage's shape when that checkpoint was begun (`fingerprint.py`)
-    <root>/<stage>/start.json         where the stage starts when Spark's checkpoint is empty, after a reset
+    <root>/<stage>/start.json         where the stage starts when Spark's checkpoint is empty, after a reset,
+                                      and the queries it had before
     <root>/<stage>/lock               held by the driver that runs the stage
-    <root>/<stage>/*.json             marks of other rooms, such as how far dead letters are written
+    <root>/<stage>/*.json             marks of other packages, such as which outputs are written
 
 The root is a path or a URL that pyarrow and Spark both know (`file://`, `s3://`, `hdfs://`). Small files
 change whole or not at all. The lock keeps two drivers on one machine apart; over a URL, and between machines
@@ -22,7 +23,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,9 @@ from typing import Any
 
 from ottla.pipeline.durability import SparkFiles, mend
 from ottla.pipeline.fingerprint import Change, Fingerprint, IncompatibleChange
-from ottla.pipeline.folders import Folder, for_spark
+from ottla.pipeline.folders import Folder, absolute, for_spark
+from ottla.pipeline.lakes.layout import LakeError
+from ottla.pipeline.lakes.replacing import plan_replacement, remove_rows
 
 __all__ = [
     "Change",
@@ -225,15 +228,37 @@ class StageFolder:
 
     # Beginning anew.
 
-    def reset(self, to: str | int) -> None:
+    def reset(self, to: str | int, replace: Sequence[str] = ()) -> None:
         """Forgets all progress and state; the next run starts at `to`: earliest, latest, or a time in ms.
 
-        The caller holds the lock, so that no driver is at work on what is removed.
+        `replace` names Parquet lakes, from which everything goes that the stage has written. The caller holds
+        the lock, so that no driver is at work on what is removed.
         """
         if isinstance(to, str) and to not in ("earliest", "latest"):
             raise CheckpointError(f"cannot reset to {to!r}: earliest, latest or a time in milliseconds")
-        self._write(_START, {"start": to, "removing": True})
+        try:
+            queries = self.queries()
+        except CheckpointError:
+            if replace:
+                raise
+            queries = []  # a reset cures a damaged checkpoint
+        for path in replace:
+            _checked(lambda path=path: plan_replacement(path, queries))  # type: ignore[misc]
+        lakes = [absolute(path) for path in replace]
+        self._write(_START, {"start": to, "removing": True, "queries": queries, "replace": lakes})
         self._finish_reset()
+
+    def queries(self) -> list[str]:
+        """All queries of this stage whose rows are in its lakes: this one's id, and those before resets."""
+        self._finish_reset()
+        earlier = (self.read_json(_START) or {}).get("queries", [])
+        try:
+            current = self.query_id()
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(
+                f"{self}: {_SPARK}/metadata cannot be read, so it is not known which query has run there"
+            ) from None
+        return [*earlier, current] if current is not None else list(earlier)
 
     def starting_options(self) -> dict[str, str]:
         """Options for the sources of a stage whose checkpoint is empty; none unless it was reset.
@@ -259,13 +284,17 @@ class StageFolder:
         noted = json.loads(data)
         if not noted["removing"]:
             return
+        replace, queries = noted.get("replace", []), noted.get("queries", [])
+        for path in replace:
+            _checked(lambda path=path: remove_rows(path, queries))  # type: ignore[misc]
         for entry in self._folder.list():
             if entry.is_folder:
                 self._folder.remove_tree(entry.name)
             elif entry.name not in (_START, _LOCK):
                 self._folder.remove(entry.name)
         self._folder.sync()
-        self._write(_START, noted | {"removing": False})
+        left = [] if replace else queries
+        self._write(_START, {"start": noted["start"], "removing": False, "queries": left})
 
     # One driver at a time.
 
@@ -293,3 +322,10 @@ class StageFolder:
             file.write(f"process {os.getpid()}\n")
             file.flush()
             yield
+
+
+def _checked(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except LakeError as problem:
+        raise CheckpointError(str(problem)) from None

@@ -114,7 +114,7 @@ def compact_lake(
         path = LakePlace(folder)
     if dry_run:
         return _plan(path, target_bytes)
-    with _alone(path):
+    with alone(path):
         finished = finish_swaps(path)
         _sweep(path)
         summary = _plan(path, target_bytes)
@@ -229,7 +229,8 @@ def _rewrite(folder: Folder, names: list[str], schema: pa.Schema, stream: Any, c
 
 
 @contextmanager
-def _alone(place: LakePlace) -> Iterator[None]:
+def alone(place: LakePlace) -> Iterator[None]:
+    """Held by who removes files of batches that are done: one at a time."""
     if not place.notes.is_local:
         yield
         return
