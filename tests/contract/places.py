@@ -6,6 +6,8 @@ A back end is a `Place`: it opens sessions and can make one crash. To add one, w
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,7 +16,9 @@ from typing import Protocol
 from ottla.clock import SystemClock
 from ottla.cluster.registry import Registry
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
+from ottla.cluster.zookeeper_registry import ZooKeeperRegistry
 from ottla.testing.simulation.registry import SimulatedRegistry, SimulatedSession
+from zookeeper_server import SESSION_SECONDS, drop_without_a_word, end_session, shared_server
 
 
 class Place(Protocol):
@@ -76,6 +80,35 @@ class SqliteMemory:
         await _expire(registry, witness)
 
 
+class ZooKeeper:
+    """A real server, shared by the tests of a worker; each test has a chroot of its own."""
+
+    survives_restart = True
+
+    def __init__(self, folder: Path) -> None:
+        self._hosts = f"{shared_server().address}/{uuid.uuid4().hex}"
+
+    async def open(self) -> Registry:
+        registry = ZooKeeperRegistry(self._hosts, clock=SystemClock(), session_timeout=SESSION_SECONDS)
+        await registry.open()
+        return registry
+
+    async def crash(self, registry: Registry) -> None:
+        assert isinstance(registry, ZooKeeperRegistry)
+        session = registry._current()
+        client_id = session.client.client_id
+        drop_without_a_word(session.client)
+        session._end("it crashed")
+        # The server would notice after the session timeout; another client ends the session now.
+        await asyncio.to_thread(end_session, self._hosts, client_id)
+
+    async def expire(self, registry: Registry, witness: Registry) -> None:
+        """A second client that takes over the session and closes it."""
+        assert isinstance(registry, ZooKeeperRegistry)
+        await asyncio.to_thread(end_session, self._hosts, registry._current().client.client_id)
+        await registry.lost.wait()
+
+
 class Simulated:
     """The registry of simulations: one server in memory, calls that take time."""
 
@@ -107,4 +140,5 @@ PLACES: dict[str, Callable[[Path], Place]] = {
     "sqlite-file": SqliteFile,
     "sqlite-memory": SqliteMemory,
     "simulated": Simulated,
+    "zookeeper": ZooKeeper,
 }

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ottla.cluster import layout
 from ottla.cluster.image import TOPIC_CONFIG, ClusterImage, ConfigResource, PartitionState, TopicImage
-from ottla.cluster.leadership import MAX_WRITE_OPERATIONS
-from ottla.cluster.registry import Create, Delete, Operation, Set
+from ottla.cluster.leadership import MAX_WRITE_BYTES, MAX_WRITE_OPERATIONS
+from ottla.cluster.registry import Create, Delete, Operation, Set, operation_bytes
 from ottla.cluster.topic_rules import PlannedTopic
 
 
@@ -34,7 +34,7 @@ def creation(plan: PlannedTopic) -> Change:
     nodes = _partition_nodes(topic, range(len(topic.partitions)))
     if plan.configs:
         nodes.append(Create(layout.config_path(resource), layout.to_bytes(plan.configs)))
-    if len(nodes) < MAX_WRITE_OPERATIONS:
+    if len(batches([Create(path, data), *nodes])) == 1:
         nodes.insert(0, Create(path, data))
     else:
         nodes.insert(0, Create(path, layout.topic_data(topic.id, 0)))
@@ -74,7 +74,7 @@ def deletion(topic: TopicImage, image: ClusterImage) -> Change:
     nodes.append(
         Delete(path)
     )  # last: as long as it is there, what is left of the topic is known for leftovers
-    if len(nodes) > MAX_WRITE_OPERATIONS:
+    if len(batches(nodes)) > 1:
         nodes.insert(0, Set(path, layout.topic_data(topic.id, 0)))
     return Change(batches(nodes), topics={topic.name: None}, configs={resource: None})
 
@@ -92,10 +92,16 @@ def config_change(resource: ConfigResource, new: Mapping[str, str], image: Clust
 
 
 def batches(operations: Sequence[Operation]) -> list[list[Operation]]:
-    return [
-        list(operations[start : start + MAX_WRITE_OPERATIONS])
-        for start in range(0, len(operations), MAX_WRITE_OPERATIONS)
-    ]
+    """The operations in as few commits of the controller as they fit."""
+    found: list[list[Operation]] = []
+    size = 0
+    for operation in operations:
+        size += operation_bytes(operation)
+        if not found or len(found[-1]) == MAX_WRITE_OPERATIONS or size > MAX_WRITE_BYTES:
+            found.append([])
+            size = operation_bytes(operation)
+        found[-1].append(operation)
+    return found
 
 
 def _partition_nodes(topic: TopicImage, indexes: range) -> list[Operation]:

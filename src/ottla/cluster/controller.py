@@ -33,7 +33,7 @@ from ottla.cluster.image import (
     TopicImage,
     first_version,
 )
-from ottla.cluster.leadership import MAX_WRITE_OPERATIONS, Leadership, NotController, Term
+from ottla.cluster.leadership import MAX_WRITE_BYTES, MAX_WRITE_OPERATIONS, Leadership, NotController, Term
 from ottla.cluster.registry import (
     Delete,
     Operation,
@@ -42,6 +42,7 @@ from ottla.cluster.registry import (
     SessionLost,
     Set,
     Unavailable,
+    operation_bytes,
 )
 from ottla.cluster.topic_rules import (
     ConfigCheck,
@@ -365,10 +366,11 @@ class Controller:
         results = list(items)
         batch: list[tuple[int, Change]] = []
         operations: list[Operation] = []
+        size = 0
 
         async def flush() -> None:
-            nonlocal batch, operations
-            pending, batch, to_write, operations = batch, [], operations, []
+            nonlocal batch, operations, size
+            pending, batch, to_write, operations, size = batch, [], operations, [], 0
             failure = await self._write([change for _, change in pending], [to_write])
             for index, _ in pending:
                 results[index] = failure or results[index]
@@ -380,10 +382,13 @@ class Controller:
             if len(change.commits) > 1:
                 results[index] = await self._write([change], change.commits) or item
                 continue
-            if len(operations) + len(change.commits[0]) > MAX_WRITE_OPERATIONS:
+            more = change.commits[0]
+            more_bytes = sum(map(operation_bytes, more))
+            if len(operations) + len(more) > MAX_WRITE_OPERATIONS or size + more_bytes > MAX_WRITE_BYTES:
                 await flush()
             batch.append((index, change))
-            operations += change.commits[0]
+            operations += more
+            size += more_bytes
         if batch:
             await flush()
         return results

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from ottla.cluster.layout import CONTROLLER, CONTROLLER_EPOCH, epoch_data, from_bytes, to_bytes
 from ottla.cluster.registry import (
+    MAX_COMMIT_BYTES,
     MAX_COMMIT_OPERATIONS,
     Ambiguous,
     BadVersion,
@@ -38,7 +39,8 @@ from ottla.cluster.registry import (
 _log = logging.getLogger(__name__)
 
 MAX_WRITE_OPERATIONS = MAX_COMMIT_OPERATIONS - 1
-"""The epoch's own rewrite takes one."""
+MAX_WRITE_BYTES = MAX_COMMIT_BYTES - 1_000
+"""The rewrite of the epoch is one more operation."""
 
 _RESOLVE_ATTEMPTS = 5
 _RESOLVE_PAUSE_SECONDS = 0.2

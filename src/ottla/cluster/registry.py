@@ -3,8 +3,8 @@
 A registry is a small tree of nodes, as ZooKeeper made popular: a path holds some bytes, a version that grows
 with every change, and a creation id that grows over the whole registry, so that a node deleted and made again
 can be distinguished from the old one. This module is the port: the operations, the errors and the promises.
-`sqlite_registry` keeps it for all brokers of one machine; other back ends stand beside it and pass the same
-contract suite (`tests/contract`).
+`sqlite_registry` keeps it for all brokers of one machine, `zookeeper_registry` for brokers on many; all back
+ends pass the same contract suite (`tests/contract`).
 
 The promises every back end keeps:
 
@@ -14,8 +14,8 @@ The promises every back end keeps:
   or its process dies. After that every call raises `SessionLost` until `renew` begins a new session.
 - A watch fires once, after the node or the set of its children changed. It may also fire for nothing (a
   lost connection makes everything dirty), so its owner reads again when it fires. Register, then read.
-- Nodes are small (at most `MAX_NODE_BYTES`) and commits are bounded (`MAX_COMMIT_OPERATIONS`):
-  put many changes into one commit, but not all of a large request.
+- Nodes are small (at most `MAX_NODE_BYTES`) and commits are bounded (`MAX_COMMIT_OPERATIONS`,
+  `MAX_COMMIT_BYTES`): put many changes into one commit, but not all of a large request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ MAX_NODE_BYTES = 1 << 19
 """Half of what ZooKeeper accepts in one packet, so that a node always fits beside its path."""
 
 MAX_COMMIT_OPERATIONS = 1_000
-"""With small nodes this stays far below ZooKeeper's packet limit and keeps any back end's lock short."""
+"""This keeps any back end's lock short."""
+
+MAX_COMMIT_BYTES = 900_000
+"""Of paths and data. ZooKeeper closes the connection of a client that sends a packet above 1 MB."""
+
+_OPERATION_BYTES = 64
+"""What an operation takes beside its path and data, generously."""
 
 
 class RegistryError(Exception):
@@ -167,7 +173,10 @@ class Registry(Protocol):
         ...
 
     async def subtree(self, path: str) -> Mapping[str, Node]:
-        """Every node below `path` (not itself) by full path, sorted, in one read; empty if there is none."""
+        """Every node below `path` (not itself) by full path, sorted; empty if there is none.
+
+        What others change meanwhile may be in it or not: the reader must be the only writer, or watch.
+        """
         ...
 
     async def watch(self, path: str) -> asyncio.Future[None]:
@@ -176,6 +185,26 @@ class Registry(Protocol):
         The node need not exist. Cancel the future when it is no longer wanted.
         """
         ...
+
+
+def operation_bytes(operation: Operation) -> int:
+    """How much of `MAX_COMMIT_BYTES` an operation takes."""
+    data = operation.data if isinstance(operation, Create | Set) else b""
+    return len(operation.path) + len(data) + _OPERATION_BYTES
+
+
+def check_commit(operations: Sequence[Operation]) -> None:
+    """Refuses a commit that no registry takes: a programming error, hence `ValueError`."""
+    if len(operations) > MAX_COMMIT_OPERATIONS:
+        raise ValueError(f"{len(operations)} operations in one commit, at most {MAX_COMMIT_OPERATIONS}")
+    for operation in operations:
+        check_path(operation.path)
+        if isinstance(operation, Create | Set) and len(operation.data) > MAX_NODE_BYTES:
+            size = len(operation.data)
+            raise ValueError(f"{operation.path} would hold {size} bytes, at most {MAX_NODE_BYTES}")
+    size = sum(map(operation_bytes, operations))
+    if size > MAX_COMMIT_BYTES:
+        raise ValueError(f"{size} bytes in one commit, at most {MAX_COMMIT_BYTES}")
 
 
 def check_path(path: str) -> str:

@@ -23,8 +23,6 @@ from typing import Any, TypeVar
 
 from ottla.cluster.registry import (
     ANY_VERSION,
-    MAX_COMMIT_OPERATIONS,
-    MAX_NODE_BYTES,
     Ambiguous,
     BadVersion,
     Check,
@@ -40,6 +38,7 @@ from ottla.cluster.registry import (
     Set,
     Stat,
     Unavailable,
+    check_commit,
     check_path,
     parent_of,
 )
@@ -125,8 +124,7 @@ class SqliteTree:
     # Changes
 
     def commit(self, operations: Sequence[Operation], session: int) -> list[Stat | None]:
-        if len(operations) > MAX_COMMIT_OPERATIONS:
-            raise ValueError(f"{len(operations)} operations in one commit, at most {MAX_COMMIT_OPERATIONS}")
+        check_commit(operations)
         stats = self._with_reserve(
             lambda: self._commit(operations, session),
             lambda: self._frees_space(operations) and not self._has_happened(self._tried),
@@ -157,13 +155,12 @@ class SqliteTree:
         return int(self._one("SELECT last FROM transactions")[0]) >= transaction
 
     def _apply(self, operation: Operation, transaction: int, session: int) -> Stat | None:
-        path = check_path(operation.path)
+        path = operation.path
         match operation:
             case Create(data=data, ephemeral=ephemeral):
                 return self._create(path, data, transaction, session if ephemeral else 0)
             case Set(data=data, version=version):
                 row = self._expect(path, version)
-                self._check_size(path, data)
                 self._execute("UPDATE nodes SET data = ?, version = version + 1 WHERE path = ?", (data, path))
                 return Stat(row[0] + 1, row[1])
             case Delete(version=version):
@@ -177,7 +174,6 @@ class SqliteTree:
                 return None
 
     def _create(self, path: str, data: bytes, transaction: int, owner: int) -> Stat:
-        self._check_size(path, data)
         parent = parent_of(path)
         if parent != "/":
             row = self._one("SELECT owner FROM nodes WHERE path = ?", (parent,))
@@ -200,11 +196,6 @@ class SqliteTree:
         if version not in (ANY_VERSION, row[0]):
             raise BadVersion(path)
         return row
-
-    @staticmethod
-    def _check_size(path: str, data: bytes) -> None:
-        if len(data) > MAX_NODE_BYTES:
-            raise ValueError(f"{path} would hold {len(data)} bytes, at most {MAX_NODE_BYTES}")
 
     # Reads
 

@@ -19,8 +19,6 @@ from typing import TypeVar
 
 from ottla.cluster.registry import (
     ANY_VERSION,
-    MAX_COMMIT_OPERATIONS,
-    MAX_NODE_BYTES,
     Ambiguous,
     BadVersion,
     Check,
@@ -34,6 +32,7 @@ from ottla.cluster.registry import (
     SessionLost,
     Stat,
     Unavailable,
+    check_commit,
     check_path,
     parent_of,
 )
@@ -57,8 +56,7 @@ class Tree:
         return self._transactions
 
     def commit(self, operations: Sequence[Operation], session: int) -> list[Stat | None]:
-        if len(operations) > MAX_COMMIT_OPERATIONS:
-            raise ValueError(f"{len(operations)} operations in one commit, at most {MAX_COMMIT_OPERATIONS}")
+        check_commit(operations)
         transaction = self.next_transaction()
         undo: list[tuple[str, Node | None]] = []
         try:
@@ -71,9 +69,8 @@ class Tree:
     def _apply(
         self, operation: Operation, transaction: int, session: int, undo: list[tuple[str, Node | None]]
     ) -> Stat | None:
-        path = check_path(operation.path)
+        path = operation.path
         if isinstance(operation, Create):
-            _check_size(path, operation.data)
             parent = parent_of(path)
             if parent != "/":
                 above = self.nodes.get(parent)
@@ -100,7 +97,6 @@ class Tree:
                 raise NotEmpty(path)
             self._put(path, None)
             return None
-        _check_size(path, operation.data)
         self._put(path, Node(operation.data, node.version + 1, node.creation_id, node.owner))
         return Stat(node.version + 1, node.creation_id)
 
@@ -134,11 +130,6 @@ class Tree:
         children = self._children.get(path, {})
         made, version = (node.creation_id, node.version) if node else (0, 0)
         return made, version, len(children), max(children.values(), default=0)
-
-
-def _check_size(path: str, data: bytes) -> None:
-    if len(data) > MAX_NODE_BYTES:
-        raise ValueError(f"{path} would hold {len(data)} bytes, at most {MAX_NODE_BYTES}")
 
 
 @dataclass
