@@ -57,8 +57,8 @@ def plan_replacement(lake: str | LakePlace, queries: Collection[str]) -> Replace
     if compacted and others:
         raise LakeError(
             f"{place.lake} has been compacted, and other queries ({len(others)}) have written to it: rows of"
-            " all are in the same files, so those of one stage cannot be taken out. Move the lake away with its"
-            " notes, and reset every stage that writes to it"
+            " all are in the same files, so those of one stage cannot be taken out. Move the lake away with"
+            " its notes, and reset every stage that writes to it"
         )
     return Replacement(tuple(files), size, kept)
 
