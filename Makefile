@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo quickstart test check kcat zookeeper test-slow slow-tools bench bench-pipeline simulate freeze wheel clean
+.PHONY: help install demo quickstart test check kcat zookeeper warm test-slow slow-tools bench bench-pipeline simulate freeze wheel clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,8 +24,8 @@ demo: install  ## two minutes of news: a broker, feeds and a pipeline that marks
 quickstart: install  ## a broker, a topic, a producer and a consumer, in five seconds
 	@$(BIN)/python scripts/quickstart.py
 
-test: check kcat zookeeper  ## the gates and all tests but the slow ones, in parallel
-	$(BIN)/pytest -n auto -m "not slow"
+test: check kcat zookeeper warm  ## the gates and all tests but the slow ones, in parallel
+	$(BIN)/pytest -n auto --dist loadgroup -m "not slow"
 
 check: install  ## lint, format, types, import rules and dead code
 	$(BIN)/ruff check .
@@ -38,8 +38,13 @@ check: install  ## lint, format, types, import rules and dead code
 kcat zookeeper:
 	@scripts/need-$@
 
-test-slow: install kcat zookeeper slow-tools  ## the tests that need minutes, Java, Maven, Go or npm
+# Tests start Spark some twenty times, and an archive of its classes halves the cost of each start. They pass without.
+warm: install
+	-@$(BIN)/ottla pipeline warm
+
+test-slow: install kcat zookeeper slow-tools  ## the tests that need minutes, Java, Maven, Go or npm, and properties at length
 	$(BIN)/pytest -m slow
+	OTTLA_TEST_EFFORT=thorough $(BIN)/pytest -n auto --timeout 1800 -m "not slow" tests/property tests/unit/coordinator
 
 slow-tools:
 	@scripts/slow-tools

@@ -1,8 +1,12 @@
-"""What all tests share: which broker they talk to.
+"""What all tests share: which broker they talk to, and how they are spread over processes.
 
 Tests that state a client's promise take the fixture `bootstrap`. It is an Ottla broker inside the test's own
 process, one per worker, unless `--bootstrap HOST:PORT` (or OTTLA_TEST_BOOTSTRAP) names a running Kafka: the
 same tests pass against Apache Kafka, and running them there is how a doubt about a promise is settled.
+
+`pytest -n auto` starts two processes per core, since many tests wait: for a session to time out, for another
+process, for the disk. Tests that share a Spark session run in one of two groups (`--dist loadgroup`), so that
+two processes start Spark and not all of them; the longest tests come first.
 """
 
 from __future__ import annotations
@@ -13,6 +17,40 @@ from collections.abc import Iterator
 import pytest
 
 import ottla.testing
+
+# The JVM of a test lives for a minute: optimising its code would double the processor time that it takes.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+SPARK_GROUPS = 2
+LONG = (
+    "crash/test_pipeline_crashes.py",
+    "pipeline/test_cli_pipeline.py",
+    "pipeline/test_launch.py",
+    "pipeline/test_news_demo.py",
+    "crash/test_broker_kill.py",
+    "crash/test_topic_kill.py",
+    "limits/test_memory.py",
+    "fuzz/test_fuzz_broker.py",
+    "conformance/test_groups.py",
+)
+"""Files with long tests, the longest first: one that begins last would keep the whole run waiting."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return 2 * (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    files = sorted({item.path for item in items if _uses_spark(item)})
+    for item in items:
+        if _uses_spark(item):
+            item.add_marker(pytest.mark.xdist_group(f"spark-{files.index(item.path) % SPARK_GROUPS}"))
+    items.sort(key=lambda item: next((n for n, name in enumerate(LONG) if item.path.match(name)), len(LONG)))
+
+
+def _uses_spark(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

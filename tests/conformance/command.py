@@ -1,4 +1,4 @@
-"""The real `ottla` command in a process of its own, through pipes or at a pseudo-terminal."""
+"""The `ottla` command in a process of its own, through pipes or at a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,21 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from conformance.fork_server import ForkServer
+
 OTTLA = Path(sys.executable).with_name("ottla")
 LIMIT = 60.0
+
+
+_FORKED = {"consume", "group", "log", "produce", "topic"}
+"""Commands that run in a process forked from one that has imported them; the others start from nothing."""
+
+_fork_server = ForkServer()
 
 
 class Result(NamedTuple):
@@ -47,6 +57,8 @@ class Command:
 
     def __call__(self, *arguments: str, input: str | bytes = b"", **environment: str) -> Result:
         data = input.encode() if isinstance(input, str) else input
+        if arguments and arguments[0] in _FORKED and not environment:
+            return self._forked(list(arguments), data)
         done = subprocess.run(
             [OTTLA, *arguments],
             input=data,
@@ -56,6 +68,19 @@ class Command:
             check=False,
         )
         return Result(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
+
+    def _forked(self, arguments: list[str], data: bytes) -> Result:
+        pipes = [os.pipe() for _ in range(3)]
+        (stdin, feed), (read_out, stdout), (read_err, stderr) = pipes
+        with ThreadPoolExecutor(3) as threads:
+            threads.submit(_write_all, feed, data)
+            out, err = (threads.submit(_read_all, each) for each in (read_out, read_err))
+            try:
+                code = _fork_server.run(arguments, self.environment, (stdin, stdout, stderr), self.limit)
+            finally:
+                for descriptor in (stdin, stdout, stderr):
+                    os.close(descriptor)
+        return Result(code, out.result().decode("utf-8", "surrogateescape"), err.result().decode())
 
     def ok(self, *arguments: str, input: str | bytes = b"") -> Result:
         result = self(*arguments, input=input)
@@ -74,6 +99,17 @@ class Command:
         terminal = Terminal([str(OTTLA), *arguments], self.environment | {"TERM": "xterm-256color"}, columns)
         terminal.limit = self.limit
         return terminal
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    with os.fdopen(descriptor, "wb") as file, suppress(BrokenPipeError):  # a command need not read its input
+        file.write(data)
+        file.flush()
+
+
+def _read_all(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
 
 
 def _interruptible() -> None:

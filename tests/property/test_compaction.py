@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from effort import examples
 from ottla.clock import ManualClock
 from ottla.protocol.batches import headers
 from ottla.protocol.records import Record, decode_batch, encode_batch
@@ -210,7 +211,7 @@ class World:
             assert first == expected
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(20, 200)))
 def test_any_mixture_of_writing_cleaning_stopping_and_reading_keeps_the_latest_values(seed: int) -> None:
     world = World(seed)
     rng = world.rng
@@ -247,7 +248,7 @@ def test_any_mixture_of_writing_cleaning_stopping_and_reading_keeps_the_latest_v
     assert len({r.key for r in survivors}) == len(survivors), "one record of each key is left"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(2, 8)))
 @pytest.mark.parametrize("power", [False, True], ids=["the process dies", "the power goes"])
 def test_a_crash_at_any_file_operation_of_a_cleaning_loses_nothing(seed: int, power: bool) -> None:
     world = World(1000 + seed)
@@ -291,6 +292,6 @@ def test_a_crash_at_any_file_operation_of_a_cleaning_loses_nothing(seed: int, po
         assert not leftovers
         world.directory.abandon()
         sample += 1
-        if sample == (5 if power else 1):  # what a loss of power leaves is a matter of chance
+        if sample == (examples(2, 10) if power else 1):  # what a loss of power leaves is a matter of chance
             at, sample = at + 1, 0
     assert at > 20, "a cleaning changes more files than that"

@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.protocol.errors import ApiError, ErrorCode
 from unit.coordinator.consumer_world import GROUP, Place, World, places
@@ -256,7 +257,7 @@ class Story:
         assert {place for reader in self.readers.values() for place in reader.reading} == wanted
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(25, 300), deadline=None)
 @given(seed=st.integers(0, 2**32), length=st.integers(1, 120))
 def test_no_partition_has_two_readers_and_all_are_read_in_the_end(seed: int, length: int) -> None:
     story = Story(seed)

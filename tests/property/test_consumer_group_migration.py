@@ -11,6 +11,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.protocol.errors import ApiError, ErrorCode
 from unit.coordinator.consumer_world import GROUP, Client, World
@@ -149,7 +150,7 @@ class Story:
         assert set().union(*readers) == set(range(PARTITIONS)), readers
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(20, 200), deadline=None)
 @given(seed=st.integers(0, 2**32), length=st.integers(1, 80))
 def test_members_of_both_protocols_never_read_one_partition_together(seed: int, length: int) -> None:
     story = Story(seed)

@@ -18,6 +18,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from ottla.coordinator.classic_group import ClassicGroup
 from ottla.coordinator.classic_phases import Phase
 from ottla.coordinator.group import GroupSettings
@@ -262,7 +263,7 @@ def durable(group: Any) -> Any:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20, 200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chance)
 def test_a_classic_group_keeps_its_promises_whatever_members_do(rng: Random) -> None:
     world = World(rng)
