@@ -49,21 +49,24 @@ class Counted:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "EIO")])
-def test_chores_go_on_after_one_has_failed(error: Exception) -> None:
+def test_chores_go_on_after_one_has_failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     with ottla.testing.broker(topics={"t": 1}, settings={"log.retention.check.interval.ms": 50}) as broker:
         failing = Counted(error, times=3)
-        partition_of(broker, "t").log.apply_retention = failing  # type: ignore[method-assign]
+        monkeypatch.setattr(partition_of(broker, "t").log, "apply_retention", failing)
         assert failing.reached.wait(10), f"retention was tried {failing.calls} times"
 
 
-def test_a_partition_that_fails_does_not_keep_its_neighbours_from_their_retention() -> None:
+def test_a_partition_that_fails_does_not_keep_its_neighbours_from_their_retention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with ottla.testing.broker(
         topics={"bad": 1, "good": 1}, settings={"log.retention.check.interval.ms": 50}
     ) as broker:
         reached = threading.Event()
         bad, good = partition_of(broker, "bad"), partition_of(broker, "good")
-        good.log.apply_retention = lambda mark: reached.set()  # type: ignore[method-assign,assignment]
-        bad.log.apply_retention = Counted(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))  # type: ignore[method-assign]
+        monkeypatch.setattr(good.log, "apply_retention", lambda mark: reached.set())
+        failing = Counted(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
+        monkeypatch.setattr(bad.log, "apply_retention", failing)
         reached.clear()
         assert reached.wait(10)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from ottla.broker.backlog import LONGEST_HEAD_START, OVERHEAD, Backlog, due
 
@@ -49,7 +50,7 @@ def test_a_large_batch_enters_while_another_address_fills_its_share() -> None:
 
 def test_nothing_is_left_when_all_is_released() -> None:
     backlog, rng = Backlog(4 * MB), random.Random(7)
-    held = []
+    held: list[Any] = []
     for _ in range(2_000):
         if held and rng.random() < 0.5:
             backlog.release(held.pop(rng.randrange(len(held))))

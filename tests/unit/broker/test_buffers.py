@@ -1,11 +1,20 @@
 """Request memory is reused and bounded."""
 
+from functools import partial
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.buffers import PATIENCE, RequestMemory, UnsentAnswers, _class_of
+from ottla.broker.buffers import PATIENCE, Lease, RequestMemory, UnsentAnswers, _class_of
 
 MB = 1024 * 1024
+
+
+def borrowed(memory: RequestMemory, size: int, address: str = "") -> Lease:
+    lease = memory.borrow(size, address)
+    assert lease is not None
+    return lease
 
 
 def test_a_buffer_given_back_is_lent_again() -> None:
@@ -19,7 +28,8 @@ def test_a_buffer_given_back_is_lent_again() -> None:
 
 
 def test_who_comes_above_the_limit_waits_until_others_are_done() -> None:
-    memory, woken = RequestMemory(limit=2 * MB), []
+    memory = RequestMemory(limit=2 * MB)
+    woken: list[Any] = []
     first = memory.borrow(2 * MB)
     assert first is not None
     assert memory.borrow(MB) is None
@@ -31,10 +41,15 @@ def test_who_comes_above_the_limit_waits_until_others_are_done() -> None:
 
 
 def test_who_waits_is_asked_in_order_and_gets_what_fits() -> None:
-    memory, granted = RequestMemory(limit=5 * MB), []
-    held = [memory.borrow(MB) for _ in range(4)]
+    memory = RequestMemory(limit=5 * MB)
+    granted: list[Any] = []
+    held = [borrowed(memory, MB) for _ in range(4)]
+
+    def note(name: str, lease: Lease) -> None:
+        granted.append((name, lease))
+
     for name, size in (("much", 3 * MB), ("gone", MB), ("little", MB), ("later", MB)):
-        claim = memory.wait(size, lambda lease, name=name: granted.append((name, lease)))
+        claim = memory.wait(size, partial(note, name))
         if name == "gone":
             memory.withdraw(claim)
     memory.give_back(held[0])
@@ -68,13 +83,13 @@ def test_large_frames_leave_room_for_small_ones() -> None:
 
 def test_a_large_frame_is_passed_for_a_while_but_not_for_ever() -> None:
     now = [0.0]
-    memory, granted = RequestMemory(limit=80 * MB, now=lambda: now[0]), []
-    stream = [memory.borrow(10 * MB) for _ in range(7)]
+    memory = RequestMemory(limit=80 * MB, now=lambda: now[0])
+    granted: list[Any] = []
+    stream = [borrowed(memory, 10 * MB) for _ in range(7)]
     memory.wait(60 * MB, granted.append)
     for _ in range(20):  # others come and go, and there is always one that would fit
         memory.give_back(stream.pop(0))
-        stream.append(memory.borrow(10 * MB))
-        assert stream[-1] is not None
+        stream.append(borrowed(memory, 10 * MB))
     now[0] = PATIENCE + 1
     small = memory.borrow(100_000)
     assert small is not None, "small frames pass at any time"
@@ -85,8 +100,9 @@ def test_a_large_frame_is_passed_for_a_while_but_not_for_ever() -> None:
 
 
 def test_an_address_with_much_waits_behind_others() -> None:
-    memory, granted = RequestMemory(limit=160 * MB), []
-    greedy = [memory.borrow(20 * MB, "greedy") for _ in range(7)]
+    memory = RequestMemory(limit=160 * MB)
+    granted: list[Any] = []
+    greedy = [borrowed(memory, 20 * MB, "greedy") for _ in range(7)]
     memory.wait(20 * MB, lambda lease: granted.append("greedy"), "greedy")
     memory.wait(20 * MB, lambda lease: granted.append("other"), "other")
     memory.give_back(greedy[0])
@@ -96,16 +112,16 @@ def test_an_address_with_much_waits_behind_others() -> None:
 
 def test_an_address_alone_may_have_all_memory() -> None:
     memory = RequestMemory(limit=160 * MB)
-    held = [memory.borrow(20 * MB, "one") for _ in range(7)]
-    assert all(held)
+    held = [borrowed(memory, 20 * MB, "one") for _ in range(7)]
     memory.wait(20 * MB, lambda lease: None, "one")
     memory.give_back(held[0])
     assert not memory.contended
 
 
 def test_nobody_gets_what_is_given_back_when_the_broker_stops() -> None:
-    memory, granted = RequestMemory(limit=80 * MB), []
-    held = memory.borrow(70 * MB)
+    memory = RequestMemory(limit=80 * MB)
+    granted: list[Any] = []
+    held = borrowed(memory, 70 * MB)
     for _ in range(1000):
         memory.wait(70 * MB, granted.append)
     memory.refuse_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,10 @@ from ottla.testing.in_process import InProcessBroker
 from unit.storage.logs import read_all
 
 NAMES = ("first", "second", "third")
+
+
+def passes_of(broker: InProcessBroker, name: str) -> object:
+    return state_of(broker, name).passes
 
 
 def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -80,7 +85,7 @@ def test_a_damaged_segment_marks_its_partition_and_the_others_are_compacted(
         assert str(path) in caplog.text
         for name in ("first", "third"):
             compact(wire, name)
-            until(lambda name=name: state_of(broker, name).passes)
+            until(partial(passes_of, broker, name))
             assert values_of(broker, name) == [b"new"]
 
 
@@ -89,7 +94,7 @@ def test_a_defect_of_ours_does_not_end_compaction(
     method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     original = getattr(Cleaner, method)
-    failed = []
+    failed: list[object] = []
 
     def fails_once(*arguments: Any) -> Any:
         if not failed:
@@ -106,7 +111,7 @@ def test_a_defect_of_ours_does_not_end_compaction(
         until(lambda: "ZeroDivisionError" in caplog.text)
         for name in ("second", "third"):
             compact(wire, name)
-            until(lambda name=name: state_of(broker, name).passes)
+            until(partial(passes_of, broker, name))
         if method == "plan":
             assert "ZeroDivisionError" not in (state_of(broker, "first").problem or "")
             assert state_of(broker, "first").failures == 1

@@ -21,7 +21,7 @@ from ottla.storage.files import File, RealDisk
 from ottla.storage.log import FileSlice
 from ottla.testing.disk import FaultyDisk
 
-Reply = Callable[[bytes], Any]
+Reply = Callable[[bytes], "Parts | Completion[Any] | None"]
 
 
 class Host:
@@ -38,7 +38,7 @@ class Host:
         self.answer_scratch = memoryview(bytearray(65_536))
         self.page_reader = PageReader()
         self.max_frame = 1 << 22
-        self.send_file = SystemSockets().send_file
+        self.send_file: Any = SystemSockets().send_file
         self.client_log = ClientLog()
         self.reply = reply
         self.seen: list[bytes] = []
@@ -481,7 +481,7 @@ def test_a_request_that_keeps_its_frame_finds_it_unchanged_until_it_releases_it(
         class Keeping(Host):
             def dispatch(self, connection: Connection, frame: memoryview) -> Any:
                 self.seen.append(bytes(frame[:1]))
-                if frame[:1] != b"k":
+                if bytes(frame[:1]) != b"k":
                     return [b"<" + bytes(frame[:1]) + b">"]
                 kept.append((frame, connection.take_frame()))
                 answers.append(Completion())

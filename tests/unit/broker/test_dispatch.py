@@ -45,7 +45,7 @@ def test_pipelined_requests_leave_turns_to_others_by_the_time_they_take(seconds:
         )
         host = Host(lambda _: None, scratch=65_536)
         host.now = lambda: time  # type: ignore[method-assign]
-        host.dispatch = dispatcher  # type: ignore[method-assign, assignment]
+        host.dispatch = dispatcher  # type: ignore[method-assign]
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         connection = Connection(host, ours, "127.0.0.1", "127.0.0.1:1")

@@ -127,7 +127,9 @@ def test_a_queued_request_may_be_answered_later_and_is_cancelled_with_its_client
     loop = Loop()
     crowd(loop)
     cancelled: list[str] = []
-    inner = {name: Completion(partial(cancelled.append, name)) for name in ("kept", "gone", "early")}
+    inner: dict[str, Completion[Any]] = {
+        name: Completion(partial(cancelled.append, name)) for name in ("kept", "gone", "early")
+    }
     outer = {name: loop.scheduler.take(lambda _, p=p: p, memoryview(b"")) for name, p in inner.items()}  # type: ignore[misc]
     given: dict[str, object] = {}
     for name, pending in outer.items():

@@ -36,7 +36,7 @@ class Work:
         self.name = name
         self.closed = False
 
-    def steps(self, frame: memoryview, before: Iterable[Any] = ()) -> Steps[list[bytes]]:
+    def steps(self, frame: memoryview, before: Iterable[Any] = ()) -> Steps[Any]:
         try:
             yield from before
             while self.left:

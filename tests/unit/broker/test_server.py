@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -14,10 +15,12 @@ from ottla.broker.server import Limits, Server
 from ottla.broker.sockets import SystemSockets
 from ottla.log_lines import ClientLog
 
+T = TypeVar("T")
+
 
 def options_of_a_connection(
-    monkeypatch: pytest.MonkeyPatch, limits: Limits, ask: Callable[[socket.socket], int | bytes]
-) -> int | bytes:
+    monkeypatch: pytest.MonkeyPatch, limits: Limits, ask: Callable[[socket.socket], T]
+) -> T:
     """What `ask` says of the server's end of a client's connection."""
     admitted: list[socket.socket] = []
     admit = Server._admit
@@ -28,7 +31,7 @@ def options_of_a_connection(
 
     monkeypatch.setattr(Server, "_admit", admit_and_keep)
 
-    async def scenario() -> int | bytes:
+    async def scenario() -> T:
         memory = ClientMemory(1 << 20, 1 << 20, asyncio.get_running_loop().time, ClientLog)
         server = Server(lambda connection, frame: None, limits, SystemSockets(), memory)
         _, port = server.listen("127.0.0.1", 0, 5)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.completion import Completion
 from ottla.coordinator.classic_phases import MIN_INITIAL_DELAY_MS
 from ottla.coordinator.group import Caller
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_shard import GroupShard
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -108,7 +111,11 @@ class OldClient:
 
     def leave(self) -> None:
         members = [MemberIdentity(member_id=self.member_id)]
-        self.world.run(lambda groups, reply, effects: groups.leave(GROUP, members, effects) and None)
+
+        def command(groups: GroupShard, reply: Completion[Any], effects: GroupEffects) -> None:
+            groups.leave(GROUP, members, effects)
+
+        self.world.run(command)
         self.owned = set()
 
 

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -414,7 +415,7 @@ def _probe(bootstrap: str, topic: str, pipe: Connection) -> None:
         pipe.send("ready")
         while True:
             written = timed(lambda: client.produce(topic, b"x" * 100))
-            timed(lambda at=written.base_offset: client.fetch(topic, at, max_bytes=1000))
+            timed(partial(client.fetch, topic, written.base_offset, max_bytes=1000))
             if pipe.poll(0.01):
                 if pipe.recv() == "end":
                     return

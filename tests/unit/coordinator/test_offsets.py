@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 
+from ottla.completion import Completion
 from ottla.coordinator.group import GroupSettings, NewOffset, OffsetCommit
+from ottla.coordinator.group_effects import GroupEffects
+from ottla.coordinator.group_shard import GroupShard
 from ottla.coordinator.offsets import Committed
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.leave_group import MemberIdentity
@@ -54,9 +60,13 @@ def offset_of(shard: Simulated, group: str = "g", topic: str = "t", partition: i
     return None if found is None else found.offset
 
 
+def _expire(group_id: str, groups: GroupShard, effects: GroupEffects) -> None:
+    groups.expire(group_id, 100, effects)
+
+
 def expire(shard: Simulated) -> None:
     for group_id in shard.groups.group_ids():
-        shard.shard.execute(lambda groups, effects, group_id=group_id: groups.expire(group_id, 100, effects))
+        shard.shard.execute(partial(_expire, group_id))
 
 
 def test_a_simple_consumer_commits_without_a_group(shard: Simulated) -> None:
@@ -185,9 +195,11 @@ def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(shard: Simulated) 
     commit(shard, member=a, generation=1)
 
     def delete(group: str = "g") -> int:
-        answer = shard.ask(
-            lambda groups, reply, effects: (groups.delete(group, effects), effects.answer(reply, None))[1]
-        )
+        def command(groups: GroupShard, reply: Completion[Any], effects: GroupEffects) -> None:
+            groups.delete(group, effects)
+            effects.answer(reply, None)
+
+        answer = shard.ask(command)
         given = answer.given[0]
         return 0 if given is None else given.code
 

@@ -138,6 +138,7 @@ def fetched(wire: Wire, *, require_stable: bool, everything: bool = False) -> Of
     while (answer := wire.call(request, version=9).groups[0]).error_code:
         assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert time.monotonic() < deadline
+    topic: OffsetFetchResponseTopics
     (topic,) = answer.topics
     return topic
 
@@ -150,7 +151,7 @@ def told(topic: OffsetFetchResponseTopics) -> list[tuple[int, int, int]]:
 def test_a_client_that_requires_stable_offsets_is_told_to_wait_for_an_open_transaction(
     everything: bool,
 ) -> None:
-    with ottla.testing.broker(topics={"t": 2}, **{"offsets.topic.num.partitions": 1}) as broker:
+    with ottla.testing.broker(topics={"t": 2}, settings={"offsets.topic.num.partitions": 1}) as broker:
         with Wire(broker.bootstrap_servers) as wire:
             (found,) = wire.call(FindCoordinatorRequest(coordinator_keys=["g"]), version=4).coordinators
             assert not found.error_code

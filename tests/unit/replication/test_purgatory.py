@@ -1,6 +1,7 @@
 """Delayed operations leave once, in time, and only when something happened."""
 
 from collections.abc import Callable
+from typing import Any
 
 from ottla.completion import Completion
 from ottla.replication.purgatory import Purgatory
@@ -21,7 +22,8 @@ def enter(
 
 
 def test_an_operation_leaves_when_a_notified_key_makes_it_ready() -> None:
-    scheduler, done, level = VirtualTime(), [], 0
+    scheduler, level = VirtualTime(), 0
+    done: list[Any] = []
     purgatory = Purgatory(scheduler)
     enter(purgatory, ["a", "b"], lambda: level >= 2, done.append, timeout=1)
     level = 1
@@ -39,7 +41,8 @@ def test_an_operation_leaves_when_a_notified_key_makes_it_ready() -> None:
 
 
 def test_an_operation_expires_at_its_deadline() -> None:
-    scheduler, done = VirtualTime(), []
+    scheduler = VirtualTime()
+    done: list[Any] = []
     purgatory = Purgatory(scheduler)
     enter(purgatory, ["a"], lambda: False, done.append, timeout=1)
     scheduler.advance(0.9)
@@ -52,9 +55,15 @@ def test_an_operation_expires_at_its_deadline() -> None:
 
 
 def test_a_burst_of_notices_causes_one_check() -> None:
-    scheduler, asked = VirtualTime(), []
+    scheduler = VirtualTime()
+    asked: list[int] = []
     purgatory = Purgatory(scheduler)
-    enter(purgatory, ["a"], lambda: bool(asked.append(1)), lambda expired: None, timeout=1)
+
+    def is_ready() -> bool:
+        asked.append(1)
+        return False
+
+    enter(purgatory, ["a"], is_ready, lambda expired: None, timeout=1)
     for _ in range(10):
         purgatory.notify("a")
     scheduler.run_ready()
@@ -68,7 +77,8 @@ def test_a_notice_that_no_operation_waits_for_schedules_nothing() -> None:
 
 
 def test_a_cancelled_operation_has_no_outcome() -> None:
-    scheduler, done = VirtualTime(), []
+    scheduler = VirtualTime()
+    done: list[Any] = []
     purgatory = Purgatory(scheduler)
     wait = enter(purgatory, ["a"], lambda: True, done.append, timeout=1)
     purgatory.notify("a")
@@ -80,7 +90,8 @@ def test_a_cancelled_operation_has_no_outcome() -> None:
 
 
 def test_all_operations_expire_when_the_broker_stops() -> None:
-    scheduler, done = VirtualTime(), []
+    scheduler = VirtualTime()
+    done: list[Any] = []
     purgatory = Purgatory(scheduler)
     for key in "abc":
         enter(purgatory, [key, "shared"], lambda: False, done.append, timeout=9)
@@ -90,7 +101,9 @@ def test_all_operations_expire_when_the_broker_stops() -> None:
 
 
 def test_an_operation_that_fails_does_not_keep_others_from_being_checked() -> None:
-    scheduler, done, failed = VirtualTime(), [], []
+    scheduler = VirtualTime()
+    done: list[Any] = []
+    failed: list[Any] = []
     purgatory = Purgatory(scheduler)
 
     def defect(*_: object) -> bool:
@@ -105,7 +118,8 @@ def test_an_operation_that_fails_does_not_keep_others_from_being_checked() -> No
 
 
 def test_an_operation_that_another_one_cancelled_has_no_outcome() -> None:
-    scheduler, done = VirtualTime(), []
+    scheduler = VirtualTime()
+    done: list[Any] = []
     purgatory = Purgatory(scheduler)
     enter(purgatory, ["a"], lambda: True, lambda expired: second.cancel(), timeout=1)
     second = enter(purgatory, ["a"], lambda: True, done.append, timeout=1)

@@ -1,5 +1,7 @@
 """The high watermark, from events alone."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,7 +84,7 @@ def test_a_checkpoint_above_the_log_is_cut_to_the_log() -> None:
         )
     )
 )
-def test_the_high_watermark_never_falls_and_never_passes_a_replica_in_sync(events: list) -> None:
+def test_the_high_watermark_never_falls_and_never_passes_a_replica_in_sync(events: list[Any]) -> None:
     state = leader(1, 2, 3)
     ends = {1: 0, 2: -1, 3: -1}
     before, version = 0, 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,9 +18,10 @@ from unit.storage.logs import Store, batch, from_producer, offsets
 FIRST = "00000000000000000000"
 
 
-def filled(batches: int = 30, **config: object) -> Store:
+def filled(batches: int = 30, **config: Any) -> Store:
     """A partition with batches of two records in several segments."""
-    store = Store(**{"segment_bytes": 1000, "index_interval_bytes": 150, **config})
+    defaults: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}
+    store = Store(**defaults | config)
     for number in range(batches):
         store.log.append(from_producer(number * 2, 2, value=b"%04d" % number, key=b"%d" % number), 0)
     return store
@@ -105,7 +108,8 @@ class TestBaseOffset:
         assert clean_now(cleaner, store.log, store.log.end_offset)
         left = offsets(store.log)
         assert len(left) < 40
-        for start in (lambda: store.log, store.crash, store.reopen):
+        starts: tuple[Callable[[], Log], ...] = (lambda: store.log, store.crash, store.reopen)
+        for start in starts:
             log = start()
             for offset in range(40):
                 assert offsets(log, start=offset) == [each for each in left if each >= offset]

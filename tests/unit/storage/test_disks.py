@@ -12,7 +12,12 @@ from ottla.testing.disk import FaultyDisk, MemoryDisk
 
 @pytest.fixture(params=["real", "memory", "faulty"])
 def disk(request: pytest.FixtureRequest) -> Disk:
-    return {"real": RealDisk(), "memory": MemoryDisk(), "faulty": FaultyDisk(MemoryDisk())}[request.param]
+    disks: dict[str, Disk] = {
+        "real": RealDisk(),
+        "memory": MemoryDisk(),
+        "faulty": FaultyDisk(MemoryDisk()),
+    }
+    return disks[request.param]
 
 
 @pytest.fixture

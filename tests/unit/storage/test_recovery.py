@@ -1,5 +1,7 @@
 """Opening what a crash, a clean stop or a damaged disk left."""
 
+from typing import Any
+
 import pytest
 
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -14,9 +16,10 @@ from unit.storage.logs import Store, batch, from_producer, offsets, read_all
 FIRST = "00000000000000000000"
 
 
-def filled(disk: FaultyDisk | None = None, batches: int = 30, **config: int) -> Store:
+def filled(disk: FaultyDisk | None = None, batches: int = 30, **config: Any) -> Store:
     """A partition with an idempotent producer's batches of two records in several segments."""
-    store = Store(disk, **{"segment_bytes": 1000, "index_interval_bytes": 150} | config)
+    defaults: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}
+    store = Store(disk, **defaults | config)
     for number in range(batches):
         store.log.append(from_producer(number * 2, 2, value=b"%04d" % number), number // 10)
     return store
