@@ -50,7 +50,7 @@ class Cleaning:
         self._processes: list[CleanerProcess] = []
         self._wake = asyncio.Event()
         self.cleaner = Cleaner(broker.directory, broker.disk, broker.clock, run_job=self._run_job)
-        self.cleaner.room = self._room
+        self.cleaner.free_space = self._room
         self._in_process = isinstance(broker.disk, RealDisk)
         self._local_process: dict[str, CleanerProcess] = {}  # by the name of the log they work on
         self._released: set[str] = set()  # topics that are being deleted

@@ -23,7 +23,7 @@ class TooFewDescriptors(Exception):
 
 
 def raise_limit() -> None:
-    """Take as many descriptors as the system lets this process have without asking anybody (`ulimit -Hn`)."""
+    """Take as many descriptors as the system grants without privileges (`ulimit -Hn`)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

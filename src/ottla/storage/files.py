@@ -58,9 +58,9 @@ class File(Protocol):
         """
 
     def reserve(self, position: int, size: int) -> None:
-        """Set room aside on the disk for bytes to come. The size stays; `truncate` gives back what is unused.
+        """Reserve space on the disk for bytes to come. The size stays; `truncate` gives back what is unused.
 
-        OSError when there is no room, or on a disk that cannot do it.
+        OSError when there is no space, or on a disk that cannot do it.
         """
 
     def truncate(self, size: int) -> None: ...
@@ -146,7 +146,7 @@ class Disk(Protocol):
         """Give a small file new content, so that a reader after a crash finds the old or the new, whole."""
 
     def lock(self, path: Path, holder: str) -> Lock:
-        """Take the lock file at `path`; LockHeld when somebody else has it."""
+        """Take the lock file at `path`; LockHeld when another process has it."""
 
     def boot_id(self) -> str:
         """Differs after the machine was off; empty when it cannot be told."""

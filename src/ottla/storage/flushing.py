@@ -126,7 +126,7 @@ class Flushing:
         self._epochs_written = False
 
     def mark_compacted(self) -> None:
-        """Leave word in the folder, before a record is compacted away, that offsets may be missing."""
+        """Mark the folder, before a record is compacted away: offsets may be missing."""
         if not self._is_marked:
             self._is_marked = self._mark(b"")
 
@@ -154,7 +154,7 @@ class Flushing:
         return self._row.grown_since_snapshot >= SNAPSHOT_INTERVAL
 
     def is_worthwhile(self, recovery_point: int) -> bool:
-        """Whether a flush nobody waits for would spare the next recovery a long scan."""
+        """Whether a flush that no request waits for would spare the next recovery a long scan."""
         return recovery_point < self._row.bases[-1] or self.state_is_due()
 
     def nothing_to_do(self, recovery_point: int, end_offset: int) -> bool:
@@ -224,7 +224,7 @@ class Flushing:
             return []  # a log without a topic id
 
     def sync(self, captured: Captured) -> None:
-        """The second step. Blocks. After an OSError nobody knows what is on disk."""
+        """The second step. Blocks. After an OSError it is unknown what is on disk."""
         for file in captured.files:
             file.sync()
         if captured.folder:

@@ -1,4 +1,4 @@
-"""What a leader does with a producer's batch that has to be opened: walk its records, compress them anew.
+"""What a leader does with a producer's batch that has to be opened: walk its records, compress them again.
 
 Most batches go to disk unopened. `validation` says which do not; this file is what opening them means:
 
@@ -49,7 +49,7 @@ SMALL_STORED = 64 * 1024
 SMALL_OPENED = 256 * 1024
 SMALL_PLAIN = 1024 * 1024
 SMALL_RECOMPRESSED = 16 * 1024
-"""Bytes: of a compressed batch, of its records, of one without compression, of one to be compressed anew."""
+"""Bytes: of a compressed batch, of its records, of one without compression, of one to be compressed again."""
 
 _HIGHEST_SMALL_LEVEL = {Codec.GZIP: 6, Codec.LZ4: 6, Codec.ZSTD: 6}
 """Up to these levels compressing SMALL_RECOMPRESSED bytes takes at most a millisecond or two, whatever they

@@ -25,7 +25,7 @@ class CorruptCheckpoint(Exception):
 
 
 class LeaderEpochs:
-    """Epochs and their start offsets, both rising. Pure state: whoever changes it also has it written."""
+    """Epochs and their start offsets, both rising. Pure state: the caller that changes it also writes it."""
 
     __slots__ = ("_epochs", "_starts")
 

@@ -1,6 +1,6 @@
 """One partition's log: a row of segments that batches are appended to and slices are read from.
 
-Who calls it: the replica of the partition, on the event loop. As a leader it appends what producers send
+Its caller is the replica of the partition, on the event loop. As a leader it appends what producers send
 (`append`), as a follower what the leader sent (`append_replicated`). Consumers and followers read
 (`read`), and get a slice of a file, never bytes.
 
@@ -273,7 +273,7 @@ class Log:
             ended = self._clock.monotonic()
             if ended - began > SLOW:
                 SLOW_WRITES.note(self.name, ended - began, size, ended)
-        except Damaged as damage:  # met when an index has to be made anew
+        except Damaged as damage:  # met when an index has to be rebuilt
             raise self._go_offline(segment_damaged(self.name, segment.path, damage)) from damage
         except DamagedSegment as found:
             raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
@@ -302,7 +302,7 @@ class Log:
             if self.size:
                 self._flushing.write_epochs()
             else:
-                self._flushing.epochs_changed()  # of no use to anybody before there are records
+                self._flushing.epochs_changed()  # of no use before there are records
 
     # -- roll ----------------------------------------------------------------------------------------
 
@@ -478,8 +478,8 @@ class Log:
                 if count == len(self._segments):
                     self._row.roll(self.end_offset, self.producers)
                 self._move_start(self._bases[count])
-                doomed = self._row.take_out(0, count)
-            self._row.doom(doomed, self._removal_ms())
+                taken = self._row.take_out(0, count)
+            self._row.delete(taken, self._removal_ms())
         first, last = infos[0].base_offset, self._bases[0] - 1
         logger.info("%s: deleted %d segments, offsets %d to %d: %s", self.name, count, first, last, reason)
         return infos[:count]
@@ -488,9 +488,9 @@ class Log:
         """When to remove the files of what is deleted now."""
         return self._clock.now_ms() + self.config.file_delete_delay_ms
 
-    def remove_doomed(self, now_ms: int) -> int:
+    def remove_deleted(self, now_ms: int) -> int:
         """Remove the renamed files whose time has come; how many they were."""
-        return self._row.doomed.remove_due(now_ms)
+        return self._row.pending_deletions.remove_due(now_ms)
 
     def replace_segments(self, replaced: Sequence[int], segment: Segment, truncations: int) -> bool:
         """Put a cleaned segment in the place of those with the base offsets `replaced`.
@@ -505,9 +505,9 @@ class Log:
         self._row.retire(old, segment)
         return bool(old)
 
-    def doom_files(self, names: Sequence[str]) -> None:
+    def delete_files(self, names: Sequence[str]) -> None:
         """Rename files of the folder to `.deleted`, to be removed later. OSError when one cannot be."""
-        self._row.doom_files(names, self._removal_ms())
+        self._row.delete_files(names, self._removal_ms())
 
     def new_segment(self, base_offset: int, size: int, suffix: str) -> Segment:
         """A closed segment whose files are in the folder already, under names with `suffix`."""
@@ -546,7 +546,7 @@ class Log:
         with self._guard("truncate"):
             self._lower_recovery_point(min(start_offset, self.recovery_point))
             with self._lock:
-                self._row.begin_anew(start_offset, self._removal_ms())
+                self._row.start_empty(start_offset, self._removal_ms())
                 self.producers.clear()
                 self.log_start_offset = self.end_offset = self.recovery_point = start_offset
                 self.truncations += 1
@@ -574,7 +574,7 @@ class Log:
         return config.flush_ms < FOREVER and self._flushing.since_last_ms() >= config.flush_ms
 
     def flush_worthwhile(self) -> bool:
-        """Whether a flush nobody waits for would spare the next recovery a long scan."""
+        """Whether a flush that no request waits for would spare the next recovery a long scan."""
         if self.end_offset == self.recovery_point or self.failure is not None:
             return False
         return self._flushing.is_worthwhile(self.recovery_point)

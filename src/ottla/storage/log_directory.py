@@ -46,12 +46,12 @@ from ottla.storage.checkpoints import (
 )
 from ottla.storage.clean_open import open_as_closed
 from ottla.storage.descriptors import descriptors_for_clients, descriptors_for_files
-from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, Lock, LockHeld
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
 from ottla.storage.log import Log
 from ottla.storage.log_config import FOREVER, LogConfig
 from ottla.storage.open_segments import OpenSegments
+from ottla.storage.pending_deletions import PendingDeletions
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery import Loaded, Loader
 from ottla.storage.recovery_report import RecoveryReport
@@ -103,20 +103,20 @@ class LogDirectory:
         self._config_for = config_for or (lambda topic: LogConfig())
         self._open_segments = OpenSegments(max_open_files or descriptors_for_files())
         self._lock: Lock | None = None
-        self._doomed = DoomedFiles(disk)
+        self._pending_deletions = PendingDeletions(disk)
         self._checkpointed: dict[str, bytes] = {}
         self._sums = CheckpointSums()
         self._marks: Mapping[TopicPartition, int] = {}  # high watermarks, as they were written last
         self._closed_as: dict[TopicPartition, LogFiles] = {}  # while the folder is open: of offline logs
-        self._writing = threading.Lock()  # checkpoints are written by chores and by whoever deletes or cuts
+        self._writing = threading.Lock()  # checkpoints are written by chores, deletions and truncations
 
     # -- open and close ------------------------------------------------------------------------------
 
     def open(self, *, note_boot: bool = True) -> list[RecoveryReport]:
         """Take the folder and open all logs in it.
 
-        Without `note_boot` whoever opens it calls that himself, when all that follows from a loss of power is
-        done: a start that is interrupted before is followed by one that knows of the loss, too.
+        Without `note_boot` the caller calls that itself, when all that follows from a loss of power is done:
+        a start that is interrupted before that is followed by one that knows of the loss, too.
         """
         self._disk.make_folder(self.path)
         try:
@@ -147,7 +147,7 @@ class LogDirectory:
         for name in sorted(names):
             folder = self.path / name
             if _DELETED_FOLDER.fullmatch(name):
-                self._doomed.take_over(folder)
+                self._pending_deletions.take_over(folder)
                 continue
             match = _PARTITION_FOLDER.fullmatch(name)
             if match is None:
@@ -268,7 +268,7 @@ class LogDirectory:
             closed_as=self._closed_as.get(key),
         ).load()
         for path in loaded.deleted_files:
-            self._doomed.add(path)
+            self._pending_deletions.add(path)
         try:
             topic_id = self._read_topic_id(folder)
         except OSError as problem:
@@ -446,7 +446,7 @@ class LogDirectory:
                 log.configure(config)
                 return log
             if differs_by_damage(log.topic_id, topic_id) and log.failure is None:
-                logger.warning("%s is damaged, and is written anew", log.folder / PARTITION_METADATA)
+                logger.warning("%s is damaged, and is written again", log.folder / PARTITION_METADATA)
                 self._write_topic_id(log.folder, topic_id)
                 log.topic_id = topic_id
                 log.configure(config)
@@ -458,7 +458,7 @@ class LogDirectory:
         folder = self.path / f"{topic}-{partition}"
         if self._disk.is_folder(folder):
             if not self._is_ours(folder):
-                raise FileExistsError(errno.EEXIST, "this folder belongs to somebody else", str(folder))
+                raise FileExistsError(errno.EEXIST, "this folder is not one of ours", str(folder))
             self._disk.remove_folder(folder)  # what a deletion or a creation left that the disk cut short
         self._disk.make_folder(folder)
         if topic_id != _NO_TOPIC_ID:
@@ -489,7 +489,7 @@ class LogDirectory:
             if log is None:
                 continue
             log.close(clean=False)
-            self._doom(log)
+            self._delete_folder(log)
             were_cleaned |= self.cleaned_offsets.pop(key, None) is not None
             had_offsets |= log.recovery_point > 0
             had_moved |= log.log_start_offset > 0
@@ -505,13 +505,13 @@ class LogDirectory:
         if had_marks:
             self._write_high_watermarks(self._marks)
 
-    def _doom(self, log: Log) -> None:
+    def _delete_folder(self, log: Log) -> None:
         # A name too long for the file system would fail; Kafka cuts the topic as well.
         suffix = f".{uuid.uuid4().hex}{_DELETE_SUFFIX}"
         target = self.path / (f"{log.topic[: 255 - len(suffix) - 12]}-{log.partition}{suffix}")
         due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
         try:
-            self._doomed.rename(log.folder, target, due_ms, must=True)
+            self._pending_deletions.rename(log.folder, target, due_ms, must=True)
         except OSError as problem:
             # Not to be removed later under this name, which a new topic may have by then.
             logger.error("the log of %s stays until the next start: %s", log.name, problem)
@@ -528,8 +528,8 @@ class LogDirectory:
         """First the new starts of the logs are written down: a first segment that is missing without that,
         and without a renamed file, was not deleted by us."""
         noted = self._note_log_starts()
-        removed = sum(log.remove_doomed(due_ms) for log in list(self.logs.values()))
-        removed += self._doomed.remove_due(due_ms)
+        removed = sum(log.remove_deleted(due_ms) for log in list(self.logs.values()))
+        removed += self._pending_deletions.remove_due(due_ms)
         if not noted:
             self._note_log_starts()  # there may be space now
         return removed

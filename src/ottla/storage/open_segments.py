@@ -5,7 +5,7 @@ files on use and tell this object; when there are too many, those that were not 
 closed. "Used" is a flag that each use sets and each round of the search clears (the second-chance method), so
 the hot path pays one attribute store and no bookkeeping.
 
-Rounds run on the event loop, so they are short: totals are kept, never summed up anew, and a round looks at
+Rounds run on the event loop, so they are short: totals are kept, never summed up again, and a round looks at
 a bounded number of segments and closes a small share of them. When all that it looked at were in use, what it
 looked at first goes: where everything is in use, one choice is as good as another.
 """

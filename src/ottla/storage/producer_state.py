@@ -9,8 +9,8 @@ partition keeps the epoch, the last sequence, and sequence range and offset of t
 * the first batch of a producer that is not known may have any sequence: its earlier ones may have been
   deleted with their segments.
 
-Anybody can invent producer ids, so a partition remembers only so many (`limit`): beyond it the producers that
-have been silent for longest are forgotten. They can go on; only a retry of theirs is not known as one.
+Any client can invent producer ids, so a partition remembers only so many (`limit`): beyond it the producers
+that have been silent for longest are forgotten. They can go on; only a retry of theirs is not known as one.
 
 Producers that write transactions also have an offset where their open transaction began. The smallest of
 these is where readers of committed data must stop. A control batch ends the transaction of its producer.

@@ -8,8 +8,8 @@ After a crash nothing behind the recovery point is believed. The scan begins at 
 producers that is not behind the recovery point (indexes are known to be good up to there) and reads every
 byte from it to the end: structure, CRC, offsets. What it finds, it notes in indexes, producers and epochs.
 
-* A batch that is cut off at the end of the log was being written when the process died. Nobody was told that
-  it is safe. It is cut off.
+* A batch that is cut off at the end of the log was being written when the process died. It was never
+  acknowledged. It is cut off.
 * Anything else that is wrong (a batch that is whole and wrong, one with more batches or segments behind it,
   one before the recovery point, a segment that is missing) is no crash but damage. To cut there would lose
   what was acknowledged, so the partition goes offline and says which byte of which file is wrong.
@@ -153,12 +153,12 @@ class Loader:
                 end_offset = self._recover(epochs_are_whole)
             self._log_start = max(self._log_start, self._segments[0].base_offset)
             if end_offset < self._log_start:
-                end_offset = self._start_anew()
+                end_offset = self._start_empty()
             self._settle_epochs(end_offset)
         except (Offline, OSError) as problem:
             failure = self._failed(str(problem))
         except Exception as problem:
-            logger.exception("%s: a defect of ours keeps it from being opened", self._name)
+            logger.exception("%s: an unexpected error keeps it from being opened", self._name)
             failure = self._failed(f"the files in {self._folder} cannot be opened: {problem!r}")
         self._report.seconds = self._clock.monotonic() - started
         return Loaded(
@@ -288,7 +288,7 @@ class Loader:
     def _remove_failed_rolls(self) -> None:
         """An empty segment that begins within the one before it comes of a roll that the disk cut short.
 
-        Who looks for an offset behind its beginning would look into it, and miss what the other one holds.
+        A search for an offset behind its beginning would look into it, and miss what the other one holds.
         """
         for number in range(len(self._segments) - 2, 0, -1):
             empty = self._segments[number]
@@ -308,7 +308,7 @@ class Loader:
             self._rebuild_indexes(segment, missing)
 
     def _rebuild_indexes(self, segment: Segment, files: list[str]) -> None:
-        """Make indexes anew. A clean stop writes none for an active segment that is too short to need any."""
+        """Rebuild indexes. A clean stop writes none for an active segment that is too short to need any."""
         try:
             segment.rebuild_indexes(self._config.index_interval)
         except Damaged as damage:
@@ -627,7 +627,7 @@ class Loader:
         if end_offset > start_of_log:
             fits = fits and self._epoch_at(end_offset - 1) in (previous, None)
         if not fits:
-            logger.warning("%s: %s does not fit the log and is made anew", self._name, LEADER_EPOCHS)
+            logger.warning("%s: %s does not fit the log and is rebuilt", self._name, LEADER_EPOCHS)
         return fits
 
     def _epoch_at(self, offset: int) -> int | None:
@@ -669,8 +669,8 @@ class Loader:
                 self._disk.replace(self._folder / LEADER_EPOCHS, encoded, sync=False)
                 self._epochs_file = encoded
 
-    def _start_anew(self) -> int:
-        """All that is left lies before the start of the log: begin an empty segment there."""
+    def _start_empty(self) -> int:
+        """All that is left lies before the start of the log: create an empty segment there."""
         logger.warning(
             "%s: the log ends before its start offset %d; starting empty", self._name, self._log_start
         )

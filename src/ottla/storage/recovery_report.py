@@ -52,7 +52,7 @@ class RecoveryReport:
         if self.replayed_batches:
             parts.append(f"read producers from {self.replayed_batches} batches")
         if self.rebuilt_indexes:
-            parts.append(f"made anew {', '.join(self.rebuilt_indexes)}")
+            parts.append(f"rebuilt {', '.join(self.rebuilt_indexes)}")
         if self.removed_files:
             parts.append(f"removed {', '.join(self.removed_files)}")
         return f"{self.partition}: {'; '.join(parts)}"

@@ -2,7 +2,7 @@
 
 Two ways. `walk` reads headers only: it finds a batch from the place an index points to. It checks what costs
 a comparison (a header is there, the batch lies within the file, offsets rise and stay within the segment):
-base offset and length are not covered by the CRC, so nobody else would notice that they are wrong.
+base offset and length are not covered by the CRC, so no other check would notice that they are wrong.
 `verify` reads every byte and trusts nothing: it is what recovery uses to find out where a log that was not
 closed properly ends. Both go batch by batch and never look at a record.
 

@@ -6,7 +6,7 @@ read, until retention deletes them whole. The name of a segment is its base offs
 Files are opened when they are needed and may be closed again behind the segment's back (`OpenSegments`),
 since a broker has many more segments than descriptors. The indexes of the active segment live in memory and
 reach their files when the log is flushed, rolled or closed. The position of the newest batches is also
-known exactly (the tail): who reads at the end of the log, as most consumers do, causes no read of any file.
+known exactly (the tail): a read at the end of the log, where most consumers are, causes no read of any file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LOOKED_THROUGH = 64 * 1024
 _WALKED_AT_ONCE = 2048  # batches; more than stand between two entries of an index that is not too sparse
 _TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers each, on every partition in use
 _TAIL_SHORTEST = 64
-_RESERVES_FROM = 16 * 1024 * 1024  # a segment of this size goes on growing, and has room set aside for it
+_RESERVES_FROM = 16 * 1024 * 1024  # a segment of this size goes on growing, and has space reserved for it
 _RESERVED_AHEAD = 4 * 1024 * 1024
 _YOUNGEST_ROLLED_MS = 10_000
 _SMALLEST_ROLLED = 1024 * 1024
@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
 
 class Segment:
-    """A segment with its files. `size` is where the next batch goes; nobody reads behind it."""
+    """A segment with its files. `size` is where the next batch goes; nothing is read behind it."""
 
     __slots__ = (
         "_disk",
@@ -125,7 +125,7 @@ class Segment:
         self._finished_size = -1  # how large the segment was when its index files were last finished
         self._since_index = 0
         self._remains = False  # a failed write left bytes behind `size` that could not be cut off yet
-        self._reserved = 0  # up to here the disk was asked to set room aside
+        self._reserved = 0  # up to here the disk was asked to reserve space
         self._tail_start = -1
         self._tail_last: array[int] | None = None
         self._tail_positions: array[int] | None = None
@@ -152,7 +152,7 @@ class Segment:
         suffix: str = "",
     ) -> Segment:
         """A new, empty segment. Its index files come with the first entries that are written to them: with
-        thousands of partitions, to make a file is the dearest thing a disk does."""
+        thousands of partitions, making files is the most expensive work of a disk."""
         segment = cls(disk, folder, base_offset, 0, open_segments, now_ms, suffix)
         disk.open(segment.path, create=True).truncate(0)
         segment.start_empty_indexes()
@@ -256,7 +256,7 @@ class Segment:
 
     @property
     def index(self) -> OffsetIndex:
-        """The offset index, read from its file when not in memory, made anew when the file is no good."""
+        """The offset index, read from its file when not in memory, rebuilt when the file is damaged."""
         index = self._index  # another thread that opens files may evict it at any moment
         return self._load_index() if index is None else index
 
@@ -265,7 +265,7 @@ class Segment:
         try:
             index = OffsetIndex.decode(self._disk.read(self.path_of(INDEX_SUFFIX)), self.size)
         except (FileNotFoundError, CorruptIndex) as problem:
-            logger.warning("%s: making the index anew: %s", self.path, problem)
+            logger.warning("%s: rebuilding the index: %s", self.path, problem)
             index, _ = self.rebuild_indexes(REBUILD_INTERVAL)
         self._index = index
         if index.positions:
@@ -282,7 +282,7 @@ class Segment:
         try:
             time_index = TimeIndex.decode(self._disk.read(self.path_of(TIME_INDEX_SUFFIX)))
         except (FileNotFoundError, CorruptIndex) as problem:
-            logger.warning("%s: making the time index anew: %s", self.path, problem)
+            logger.warning("%s: rebuilding the time index: %s", self.path, problem)
             _, time_index = self.rebuild_indexes(REBUILD_INTERVAL)
         self._time_index = None if self.sealed else time_index
         return time_index
@@ -299,7 +299,7 @@ class Segment:
                 raise CorruptIndex(f"the batch that ends with offset {offset} is younger than it says")
             return offset
         except (FileNotFoundError, CorruptIndex) as problem:
-            logger.warning("%s: making the time index anew: %s", self.path, problem)
+            logger.warning("%s: rebuilding the time index: %s", self.path, problem)
             _, time_index = self.rebuild_indexes(REBUILD_INTERVAL)
             return self.base_offset + time_index.floor(timestamp)
 
@@ -420,7 +420,7 @@ class Segment:
             problem = f"offset {self.max_timestamp_offset} does not have the time {self.max_timestamp}"
         except CorruptIndex as wrong:
             problem = str(wrong)
-        logger.warning("%s: making the time index anew: %s", self.path, problem)
+        logger.warning("%s: rebuilding the time index: %s", self.path, problem)
         self.rebuild_indexes(REBUILD_INTERVAL)
 
     def load_first_timestamp(self) -> int:
@@ -433,7 +433,7 @@ class Segment:
         return self.first_timestamp
 
     def index_file_sizes(self) -> tuple[int, int]:
-        """Bytes of the files of both indexes; 0 for one that is missing, which is made anew on use."""
+        """Bytes of the files of both indexes; 0 for one that is missing, which is rebuilt on use."""
         sizes = []
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             try:
@@ -514,7 +514,7 @@ class Segment:
     def seal(self) -> None:
         """The segment will not be written to any more."""
         self.write_indexes(finish=True)
-        self.give_back_room()
+        self.give_back_space()
         self.sealed = True
         self._time_index = None
         self._tail_last = self._tail_positions = None
@@ -566,7 +566,7 @@ class Segment:
             file = self.file
         start = self.size
         if (self._index is None or self._time_index is None) and self._since_index + len(data) > interval:
-            # An entry is due. An index that cannot be read is made anew from the batches before these.
+            # An entry is due. An index that cannot be read is rebuilt from the batches before these.
             _ = self.index, self.time_index
         if start >= _RESERVES_FROM and start + len(data) > self._reserved:
             self._reserve(file, start + len(data) + _RESERVED_AHEAD)
@@ -600,18 +600,18 @@ class Segment:
             self.cut_remains()
 
     def _reserve(self, file: File, end: int) -> None:
-        """Have the disk set room aside: a file system finds it for many blocks at once much more cheaply than
+        """Reserve space on the disk: a file system finds it for many blocks at once much more cheaply than
         for each block that is written, which is a quarter of what a write costs on ext4."""
         try:
             file.reserve(self.size, end - self.size)
         except OSError as problem:
-            logger.debug("no room set aside for %s: %s", self.path, problem)
-            self.cut_remains()  # a disk that runs full may have set a part of it aside, which others need
+            logger.debug("no space reserved for %s: %s", self.path, problem)
+            self.cut_remains()  # a disk that runs full may have reserved a part of it, which others need
         self._reserved = end  # also when it failed: tried once for each step, and a write tells what is wrong
 
     def cut_remains(self) -> None:
-        """Cut off what a failed write left, and room set aside. When the disk refuses that too, the next
-        append tries again: until then the bytes lie behind the end of the log, where nobody reads, and are
+        """Cut off what a failed write left, and reserved space. When the disk refuses that too, the next
+        append tries again: until then the bytes lie behind the end of the log, where nothing is read, and are
         overwritten."""
         try:
             self.file.truncate(self.size)
@@ -620,8 +620,8 @@ class Segment:
         self._remains = False
         self._reserved = 0
 
-    def give_back_room(self) -> None:
-        """Nothing more is going to be written: what was set aside for it is free for others."""
+    def give_back_space(self) -> None:
+        """Nothing more is going to be written: what was reserved for it is free for others."""
         if self._reserved:
             self.cut_remains()
 
@@ -676,7 +676,7 @@ class Segment:
             try:
                 file = self._disk.open(self.path_of(INDEX_SUFFIX))
             except FileNotFoundError:
-                return  # it is made anew
+                return  # it is rebuilt
             size = file.size
             if size and not (file.read_cached(0, look) and file.read_cached(size - 1, look)):
                 raise NotInMemory(file, 0, size)
@@ -740,8 +740,8 @@ class Segment:
             next(walk(self.file, position, self.size, self.base_offset))
 
     def _distrust_index(self, problem: Exception) -> None:
-        """The indexes or the log are wrong: make the indexes anew. Damaged when it is the log."""
-        logger.warning("%s: making the index anew: %s", self.path_of(INDEX_SUFFIX), problem)
+        """The indexes or the log are wrong: rebuild the indexes. Damaged when it is the log."""
+        logger.warning("%s: rebuilding the index: %s", self.path_of(INDEX_SUFFIX), problem)
         self.rebuild_indexes(REBUILD_INTERVAL)
 
 

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from ottla.clock import Clock
 from ottla.storage.cleaning.decisions import CleanableSegment
-from ottla.storage.doomed_files import DoomedFiles
 from ottla.storage.files import Disk, File
 from ottla.storage.log_config import LogConfig
 from ottla.storage.open_segments import OpenSegments
+from ottla.storage.pending_deletions import PendingDeletions
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.replay import restore_producers
 from ottla.storage.scan import Damaged, walk
@@ -58,7 +58,7 @@ class Cut(NamedTuple):
 
 
 class SegmentRow:
-    """Never empty, except for the moment in which `begin_anew` has taken all out."""
+    """Never empty, except for the moment in which `start_empty` has taken all out."""
 
     __slots__ = (
         "_clock",
@@ -69,8 +69,8 @@ class SegmentRow:
         "_sealed_size",
         "_snapshot_position",
         "bases",
-        "doomed",
         "folder_dirty",
+        "pending_deletions",
         "segments",
         "snapshots",
     )
@@ -92,7 +92,7 @@ class SegmentRow:
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.snapshots = snapshots
-        self.doomed = DoomedFiles(disk)
+        self.pending_deletions = PendingDeletions(disk)
         self.folder_dirty = False
         self._replacements = 0  # by compaction
         self._sealed_size = 0
@@ -147,7 +147,7 @@ class SegmentRow:
         return infos
 
     def _one_by_one(self) -> Iterator[Segment]:
-        """All segments, for one who takes his time between them: retention may take some out meanwhile.
+        """All segments, for a caller that pauses between them: retention may take some out meanwhile.
 
         When compaction replaces some, it goes on from the first segment: what was to come may be in there.
         """
@@ -227,20 +227,20 @@ class SegmentRow:
     # -- removing ------------------------------------------------------------------------------------
 
     def take_out(self, first: int, last: int) -> list[Segment]:
-        """Remove segments from the row; nobody finds them any more. To be handed to `doom`."""
+        """Remove segments from the row; no reader finds them any more. To be handed to `delete`."""
         taken = self.segments[first:last]
         del self.segments[first:last]
         del self.bases[first:last]
         self._count_sealed()
         return taken
 
-    def doom(self, segments: list[Segment], due_ms: int) -> None:
+    def delete(self, segments: list[Segment], due_ms: int) -> None:
         """Rename the files of segments, so that no start takes them for the log's, and remove them later."""
         for segment in segments:
             self._open_segments.forget(segment)
             for suffix in SUFFIXES:
                 path = segment.path_of(suffix)
-                self.doomed.rename(path, path.with_name(path.name + DELETED_SUFFIX), due_ms)
+                self.pending_deletions.rename(path, path.with_name(path.name + DELETED_SUFFIX), due_ms)
             self.snapshots.offsets.discard(segment.base_offset)
         self.folder_dirty = True
 
@@ -261,12 +261,12 @@ class SegmentRow:
         """End the row there. Then the producers have to be restored."""
         segment = self.segments[cut.slot]
         self.snapshots.remove_after(cut.end_offset)  # first: one behind the end of a log is a sign of damage
-        doomed = self.take_out(cut.slot + 1, len(self.segments))
-        self.doom(doomed, due_ms)
-        if cut.position < segment.size or doomed:
+        taken = self.take_out(cut.slot + 1, len(self.segments))
+        self.delete(taken, due_ms)
+        if cut.position < segment.size or taken:
             with _blaming(segment):
                 segment.truncate(cut.position)
-        self._snapshot_position = 0 if doomed else min(self._snapshot_position, segment.size)
+        self._snapshot_position = 0 if taken else min(self._snapshot_position, segment.size)
         self._count_sealed()
 
     def restore_producers(self, producers: ProducerStates, end_offset: int) -> None:
@@ -275,10 +275,10 @@ class SegmentRow:
         with _blaming(self.segments[-1]):
             restore_producers(producers, self.snapshots, self.segments, end_offset, self._clock.now_ms())
 
-    def begin_anew(self, start_offset: int, due_ms: int) -> None:
+    def start_empty(self, start_offset: int, due_ms: int) -> None:
         """Throw all segments and snapshots away, and begin an empty segment at `start_offset`."""
         self.snapshots.remove_after(-1)
-        self.doom(self.take_out(0, len(self.segments)), due_ms)
+        self.delete(self.take_out(0, len(self.segments)), due_ms)
         self.segments.append(self._create(start_offset))
         self.bases.append(start_offset)
         self._sealed_size = self._snapshot_position = 0
@@ -286,7 +286,7 @@ class SegmentRow:
     def let_go(self) -> None:
         """Close all files; the row stays as it is."""
         if self.segments:
-            self.segments[-1].give_back_room()
+            self.segments[-1].give_back_space()
         for segment in self.segments:
             self._open_segments.forget(segment)
 
@@ -325,9 +325,9 @@ class SegmentRow:
             if each.base_offset != successor.base_offset:
                 self.snapshots.offsets.discard(each.base_offset)
 
-    def doom_files(self, names: Sequence[str], due_ms: int) -> None:
+    def delete_files(self, names: Sequence[str], due_ms: int) -> None:
         """Rename files of the folder to `.deleted`, to be removed later. OSError when one cannot be."""
         for name in names:
             path = self._folder / name
             new_path = path.with_name(path.name + REPLACED_SUFFIX + DELETED_SUFFIX)
-            self.doomed.rename(path, new_path, due_ms, must=True)
+            self.pending_deletions.rename(path, new_path, due_ms, must=True)

@@ -34,7 +34,7 @@ class SlowWrites:
         left_out = self.count - self._told - 1
         self._told_at, self._told = now, self.count
         logger.warning(
-            "writing %d bytes to %s took %d ms, during which nobody was served%s; is the disk too slow?",
+            "writing %d bytes to %s took %d ms, during which no client was served%s; is the disk too slow?",
             size,
             partition,
             seconds * 1000,

@@ -50,7 +50,7 @@ def syncfs() -> Callable[[int], None]:
     system = os.uname()
     version = tuple(int(part) for part in re.findall(r"\d+", system.release)[:2])
     if system.sysname != "Linux" or version < _SYNCFS_SINCE:
-        raise OSError(errno.ENOSYS, "no syncfs here that tells of failures")
+        raise OSError(errno.ENOSYS, "no syncfs here that reports failures")
     function = _function("syncfs")
     function.argtypes = [c_int]
     return cast("Callable[[int], None]", function)

@@ -9,7 +9,7 @@ A batch is opened (`inspection`) only where the header is not enough:
 
 * the topic is compacted: every record needs a key, and compaction has to be able to read it;
 * `message.timestamp.before.max.ms` is set: the oldest record may be any of them;
-* `compression.type` names another codec: its records are compressed anew;
+* `compression.type` names another codec: its records are compressed again;
 * its times cannot be true: a largest timestamp that is missing or lies before the first record's, times
   before 1970, or times too far ahead. Its records tell the true ones, which the header then gets; or they are
   refused by name.
@@ -68,7 +68,7 @@ StampedBatch = tuple[int, int, BatchHeader]
 
 
 class Validated(NamedTuple):
-    """The bytes to write (`data` is what the caller handed in unless a batch was compressed anew)."""
+    """The bytes to write (`data` is what the caller handed in unless a batch was compressed again)."""
 
     data: memoryview
     batches: list[StampedBatch]

@@ -101,7 +101,7 @@ def test_records_without_a_key_go() -> None:
 
 
 class TestTombstones:
-    def test_they_stay_for_their_time_after_the_first_cleaning_and_then_go(self) -> None:
+    def test_tombstones_stay_for_delete_retention_ms_and_then_go(self) -> None:
         store = Compacted(delete_retention_ms=1000)
         store.write((b"a", b"1"), (b"a", None), (b"b", b"1"))
         store.clean()
@@ -148,7 +148,7 @@ class TestProducers:
         assert store.batches()[0].last_sequence == 2
         assert values(store.log) == [b"4"]
 
-    def test_who_reads_the_log_anew_knows_the_sequence(self) -> None:
+    def test_a_replay_of_the_cleaned_log_knows_the_producers_sequence(self) -> None:
         store = Compacted()
         producer = {"producer_id": 7, "producer_epoch": 0}
         store.write((b"a", b"1"), **producer, base_sequence=0)
@@ -243,7 +243,7 @@ class TestMemory:
         assert passes > 2
         assert offsets(store.log) == list(range(250, 400))
 
-    def test_the_map_takes_what_it_is_given_and_knows_every_key(self) -> None:
+    def test_the_key_map_finds_every_key_that_was_added(self) -> None:
         keys = KeyMap(24 * 5000, 0.9, 1000)
         assert 4000 < keys.capacity <= 4500
         keys.extend(1000 + 2 * keys.capacity)
@@ -251,7 +251,7 @@ class TestMemory:
         latest: dict[bytes, int] = {}
         for offset in range(1000, 1000 + 2 * keys.capacity):
             key = rng.randbytes(3)
-            if key in latest or keys.room:
+            if key in latest or keys.free_slots:
                 latest[key] = offset
                 keys.put(key, offset)
         assert keys.size == len(latest) == keys.capacity
@@ -316,7 +316,7 @@ class TestTrouble:
         assert store.log.failure is not None
         assert "00000000000000000000.log" in store.log.failure.message
 
-    def test_a_defect_of_ours_is_told_of_and_the_log_is_tried_again(
+    def test_an_unexpected_error_is_logged_and_the_log_is_tried_again(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         broken = True
@@ -416,14 +416,14 @@ class TestTrouble:
         store.clock.advance(60_000)
         assert store.cleaner.choose(logs) == (store.log, 1), "and later again"
 
-    def test_it_does_not_begin_what_there_is_no_room_for(self) -> None:
+    def test_a_pass_that_may_not_fit_the_disk_is_not_started(self) -> None:
         store = Compacted()
         store.write((b"a", b"1" * 500))
         store.log.roll()
-        store.cleaner.room = lambda: 100
+        store.cleaner.free_space = lambda: 100
         assert not store.clean()
         assert "100 are free" in store.state.problem
-        store.cleaner.room = lambda: 1000
+        store.cleaner.free_space = lambda: 1000
         assert store.clean()
 
     def test_a_log_larger_than_what_is_free_is_done_segment_by_segment(self) -> None:
@@ -441,7 +441,7 @@ class TestTrouble:
                 store.directory.delete_pending()
 
         store.cleaner = Cleaner(store.directory, store.disk, store.clock, run_job=freeing)
-        store.cleaner.room = lambda: disk.free_bytes
+        store.cleaner.free_space = lambda: disk.free_bytes
         assert store.log.size > 2 * 6000
         assert clean_now(store.cleaner, store.log, 100)
         assert offsets(store.log) == list(range(100))
@@ -491,7 +491,9 @@ class TestAnotherProcess:
         yield process
         process.close()
 
-    def test_it_does_the_same(self, tmp_path: Path, process: CleanerProcess) -> None:
+    def test_the_cleaner_process_leaves_the_same_files_as_an_inline_pass(
+        self, tmp_path: Path, process: CleanerProcess
+    ) -> None:
         seen: list[tuple[int, int]] = []
 
         def run_there(job: CleaningJob, progress: Progress) -> Outcomes:
@@ -512,7 +514,9 @@ class TestAnotherProcess:
         assert process.pid is None
         store.directory.close()
 
-    def test_what_it_cannot_read_comes_back_as_such(self, tmp_path: Path, process: CleanerProcess) -> None:
+    def test_an_unreadable_batch_is_reported_by_the_cleaner_process(
+        self, tmp_path: Path, process: CleanerProcess
+    ) -> None:
         store = Compacted(RealDisk(), tmp_path, run_job=process.run)
         store.write((b"a", b"1"))
         store.log.roll()
@@ -539,7 +543,9 @@ class TestAnotherProcess:
         assert offsets(store.log) == list(range(60))
         store.directory.close()
 
-    def test_when_it_is_ended_the_log_is_as_before(self, tmp_path: Path, process: CleanerProcess) -> None:
+    def test_ending_the_cleaner_process_leaves_the_log_as_before(
+        self, tmp_path: Path, process: CleanerProcess
+    ) -> None:
         store = Compacted(RealDisk(), tmp_path, run_job=process.run)
         store.write((b"a", b"1"), (b"a", b"2"))
         process.close()

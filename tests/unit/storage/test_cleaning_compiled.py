@@ -65,7 +65,7 @@ def clean(source: Path, folder: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def test_what_is_left_is_the_same_byte_for_byte_and_comes_sooner(tmp_path: Path) -> None:
+def test_the_compiled_loops_leave_the_same_bytes_and_are_faster(tmp_path: Path) -> None:
     plain_source = Path(ottla.__file__).parents[1]
     source = tmp_path / "src"
     shutil.copytree(plain_source / "ottla", source / "ottla", ignore=shutil.ignore_patterns("__pycache__"))

@@ -54,7 +54,7 @@ class TestHowFar:
         row = [segment(0, age=500), segment(10, age=50), segment(20, age=500), segment(30)]
         assert where(row, min_compaction_lag_ms=100) == Cleanability(0, 10, 0, 100, False)
 
-    def test_who_asks_for_it_now_does_not_wait(self) -> None:
+    def test_a_requested_cleaning_does_not_wait_for_the_dirty_ratio(self) -> None:
         row = [segment(0, age=50), segment(10)]
         config = LogConfig(min_compaction_lag_ms=100)
         asked = measure(row, config, first_dirty=0, stable_offset=99, now_ms=NOW, ignore_lag=True)
@@ -88,10 +88,10 @@ class TestWhichLog:
     def test_none_goes_below_its_ratio(self) -> None:
         assert self.chosen(self.candidate("a", 50)) is None
 
-    def test_one_that_has_waited_too_long_goes_before_a_dirtier_one(self) -> None:
+    def test_a_log_past_its_compaction_lag_goes_before_a_dirtier_one(self) -> None:
         assert self.chosen(self.candidate("a", 90), self.candidate("b", 1, overdue=True)) == "b"
 
-    def test_one_that_was_asked_for_goes_before_all(self) -> None:
+    def test_a_requested_log_goes_before_all_others(self) -> None:
         late = self.candidate("late", 99, overdue=True)
         assert self.chosen(late, self.candidate("asked", 1, asked_for=True)) == "asked"
 

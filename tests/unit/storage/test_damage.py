@@ -64,7 +64,9 @@ class TestBaseOffset:
     @pytest.mark.parametrize("clean", [True, False])
     @pytest.mark.parametrize("byte", range(8))
     @pytest.mark.parametrize("number", [0, 2, -1])
-    def test_one_that_is_wrong_takes_the_partition_offline(self, clean: bool, byte: int, number: int) -> None:
+    def test_a_wrong_base_offset_takes_the_partition_offline(
+        self, clean: bool, byte: int, number: int
+    ) -> None:
         """Or it stands in the middle of a large answer, of which the broker looks at the first batch only;
         then the reader notices."""
         template = filled()
@@ -82,7 +84,7 @@ class TestBaseOffset:
                 read_as_consumer(store.log, max_bytes)
             assert store.log.failure is None or name in store.log.failure.message
 
-    def test_it_is_found_in_a_compacted_log_too(self) -> None:
+    def test_a_wrong_base_offset_is_found_in_a_compacted_log_too(self) -> None:
         store = filled(cleanup_policy=("compact",))
         name = list(store.files(".log"))[-1]
         store.directory.abandon()
@@ -90,7 +92,7 @@ class TestBaseOffset:
         check_offline(store.crash(), name)
 
     @pytest.mark.parametrize("byte", [0, 5, 6, 7])
-    def test_one_damaged_while_the_broker_runs_is_found_by_who_reads_it(self, byte: int) -> None:
+    def test_a_base_offset_damaged_while_the_broker_runs_is_found_by_the_reader(self, byte: int) -> None:
         store = filled()
         store.reopen()
         second = list(store.files(".log"))[1]
@@ -119,7 +121,7 @@ class TestLength:
     @pytest.mark.parametrize("byte", range(8, 12))
     @pytest.mark.parametrize("mask", [0x01, 0x40, 0x80])
     @pytest.mark.parametrize("number", [0, 2, -1])
-    def test_one_that_is_wrong_never_makes_an_empty_answer(self, byte: int, mask: int, number: int) -> None:
+    def test_a_wrong_length_never_makes_an_empty_answer(self, byte: int, mask: int, number: int) -> None:
         store = filled()
         store.reopen()
         second = list(store.files(".log"))[1]
@@ -134,7 +136,7 @@ class TestLength:
             else:
                 assert found is not None
 
-    def test_one_that_reaches_over_the_limit_is_damage_and_not_an_empty_answer(self) -> None:
+    def test_a_length_that_reaches_over_the_limit_is_damage_and_not_an_empty_answer(self) -> None:
         store = filled()
         store.reopen()
         first, following, *_ = positions(store, f"{FIRST}.log")
@@ -168,7 +170,7 @@ class TestIndex:
 class TestMissingSegments:
     @pytest.mark.parametrize("clean", [True, False])
     @pytest.mark.parametrize("number", [0, 1, 2])
-    def test_one_that_is_gone_takes_the_partition_offline(self, clean: bool, number: int) -> None:
+    def test_a_missing_segment_takes_the_partition_offline(self, clean: bool, number: int) -> None:
         store = filled()
         store.directory.checkpoint()
         names = list(store.files(".log"))
@@ -183,9 +185,7 @@ class TestMissingSegments:
         assert store.reopen().failure is not None
 
     @pytest.mark.parametrize("number", [0, 1, 2])
-    def test_after_a_clean_stop_a_compacted_log_misses_it_too_and_the_file_is_named(
-        self, number: int
-    ) -> None:
+    def test_a_missing_segment_of_a_compacted_log_is_named_after_a_clean_stop(self, number: int) -> None:
         store = filled(cleanup_policy=("compact",))
         store.directory.close()
         name = list(store.files(".log"))[number]
@@ -199,14 +199,14 @@ class TestMissingSegments:
         assert log.failure is None, "the file was put back"
         assert offsets(log) == list(range(60))
 
-    def test_one_that_was_cut_after_a_clean_stop_is_named(self) -> None:
+    def test_a_segment_cut_after_a_clean_stop_is_named(self) -> None:
         store = filled()
         second = list(store.files(".log"))[1]
         store.directory.close()
         store.cut(second, positions(store, second)[3])
         check_offline(store.crash(), second)
 
-    def test_what_retention_deleted_is_not_missed_whenever_the_broker_dies(self) -> None:
+    def test_segments_deleted_by_retention_are_not_missed_after_a_kill(self) -> None:
         store = filled(retention_bytes=1500)
         store.directory.checkpoint()
         disks = [store.disk.copy()]
@@ -227,9 +227,7 @@ class TestMissingSegments:
                 assert log.failure is None
                 assert offsets(log) == list(range(log.log_start_offset, 60))
 
-    def test_a_list_of_segments_that_is_damaged_is_told_of_and_not_believed(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_damaged_list_of_segments_is_logged_and_ignored(self, caplog: pytest.LogCaptureFixture) -> None:
         store = filled()
         store.directory.close()
         path = store.path / "segments-checkpoint"
@@ -242,7 +240,7 @@ class TestMissingSegments:
 
 @pytest.mark.parametrize("entries", [1, 2])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_time_index_that_was_cut_is_made_anew(clean: bool, entries: int) -> None:
+def test_a_time_index_that_was_cut_is_rebuilt(clean: bool, entries: int) -> None:
     store = Store(segment_bytes=1000, index_interval_bytes=150)
     for number in range(30):
         store.log.append(batch(2, timestamp=1_700_000_000_000 + number * 1000), 0)

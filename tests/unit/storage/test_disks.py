@@ -40,7 +40,7 @@ def test_files_are_written_and_read_at_positions(disk: Disk, folder: Path) -> No
     assert (file.size, disk.size(folder / "f"), disk.read(folder / "f")) == (2, 2, b"xy")
 
 
-def test_what_is_not_there_is_not_found(disk: Disk, folder: Path) -> None:
+def test_a_missing_file_is_file_not_found(disk: Disk, folder: Path) -> None:
     for call in (disk.open, disk.size, disk.read):
         with pytest.raises(FileNotFoundError):
             call(folder / "nothing")
@@ -79,7 +79,7 @@ def test_a_lock_is_held_once(disk: Disk, folder: Path) -> None:
     disk.lock(folder / ".lock", "pid 2").release()
 
 
-def test_space_is_told(disk: Disk, folder: Path) -> None:
+def test_space_reports_total_and_free_bytes(disk: Disk, folder: Path) -> None:
     total, free = disk.space(folder)
     assert 0 < free <= total
 

@@ -18,12 +18,12 @@ def refused(store: Store, data: memoryview) -> ApiError:
 
 def test_a_write_that_fails_half_way_leaves_the_log_as_it_was() -> None:
     size = len(from_producer(0, 2))
-    for room in range(size):
+    for free in range(size):
         disk = FaultyDisk(MemoryDisk())
         store = Store(disk)
         store.log.append(from_producer(0, 2), 0)
         before = store.files(".log")
-        disk.free_bytes = room
+        disk.free_bytes = free
         problem = refused(store, from_producer(2, 2))
         assert "No space left" in problem.message and str(store.path) in problem.message
         assert store.files(".log") == before
@@ -62,11 +62,11 @@ def test_remains_of_a_failed_write_are_cut_off_by_the_next_start() -> None:
     assert store.report.truncated_bytes == 50
 
 
-@pytest.mark.parametrize("room", range(0, 1200, 7))
-def test_a_disk_that_runs_full_at_any_byte_while_segments_roll_loses_nothing(room: int) -> None:
+@pytest.mark.parametrize("free", range(0, 1200, 7))
+def test_a_disk_that_runs_full_at_any_byte_while_segments_roll_loses_nothing(free: int) -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk, segment_bytes=350, index_interval_bytes=0)
-    disk.free_bytes = room
+    disk.free_bytes = free
     sequence = taken = 0
     for _ in range(20):
         try:

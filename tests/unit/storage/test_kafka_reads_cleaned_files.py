@@ -73,12 +73,12 @@ def test_it_reads_every_record_that_is_left(store: Compacted) -> None:
     assert offsets == sorted(offsets)
 
 
-def test_it_finds_the_indexes_sound(store: Compacted) -> None:
+def test_kafka_finds_the_indexes_sound(store: Compacted) -> None:
     out = dump("--files", paths(store, ".index") + "," + paths(store, ".timeindex"), "--verify-index-only")
     assert "mismatch" not in out.lower()
 
 
-def test_it_shows_the_delete_horizon(tmp_path: Path) -> None:
+def test_kafka_shows_the_delete_horizon(tmp_path: Path) -> None:
     store = Compacted(RealDisk(), tmp_path, delete_retention_ms=5000)
     store.write((b"a", None), (b"b", b"1"))
     store.clean()

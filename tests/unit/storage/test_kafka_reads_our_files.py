@@ -76,7 +76,7 @@ def test_the_indexes_pass_the_check_that_decides_whether_kafka_would_rebuild_the
     assert out.count("passed sanity check") == len(files.split(","))
 
 
-def test_it_reads_the_producers_from_our_snapshots(store: Store) -> None:
+def test_kafka_reads_the_producers_from_our_snapshots(store: Store) -> None:
     out = dump("--files", paths(store, ".snapshot"))
     last = out.splitlines()[-2:]
     assert any("producerId: 7 producerEpoch: 0" in line and "lastSequence: 399" in line for line in last)

@@ -36,7 +36,7 @@ def test_the_latest_epoch_ends_at_the_end_of_the_log() -> None:
     assert epochs().end_offset_for(4, 99) == (4, 99)
 
 
-def test_what_is_not_known_is_answered_with_minus_one() -> None:
+def test_an_unknown_epoch_is_answered_with_minus_one() -> None:
     assert epochs().end_offset_for(-1, 99) == (-1, -1)
     assert epochs().end_offset_for(5, 99) == (-1, -1)
     assert LeaderEpochs().end_offset_for(0, 0) == (-1, -1)
@@ -67,7 +67,7 @@ def test_truncation_at_the_start_keeps_the_epoch_around_it() -> None:
     assert not history.truncate_start(5)
 
 
-def test_the_file_is_kafkas() -> None:
+def test_the_file_has_the_format_of_kafka() -> None:
     assert epochs().encode() == b"0\n3\n1 0\n3 10\n4 25\n"
     assert LeaderEpochs.decode(epochs().encode()).entries == epochs().entries
     assert LeaderEpochs.decode(b"0\n0\n").entries == []

@@ -33,7 +33,7 @@ def fill(log: Log, batches: int, records: int = 3, size: int = 20) -> None:
 
 
 class TestAppending:
-    def test_an_append_tells_its_offsets(self, log: Log) -> None:
+    def test_an_append_returns_its_offsets(self, log: Log) -> None:
         log.append(batch(3), 0)
         info = log.append(batch(2), 0)
         assert (info.first_offset, info.last_offset, info.append_time_ms, info.duplicate) == (3, 4, -1, False)
@@ -189,7 +189,7 @@ class TestReading:
         assert log.read(8, 1000, 3) is None
 
     @pytest.mark.parametrize("offset", [-1, 10])
-    def test_outside_of_the_log_is_out_of_range(self, log: Log, offset: int) -> None:
+    def test_an_offset_outside_of_the_log_is_out_of_range(self, log: Log, offset: int) -> None:
         fill(log, 3)
         with pytest.raises(ApiError) as refusal:
             log.read(offset, 1000, 9)
@@ -440,7 +440,7 @@ class TestRemoving:
 
 
 class TestStableOffset:
-    def test_it_is_the_high_watermark_without_transactions(self, log: Log) -> None:
+    def test_the_last_stable_offset_is_the_high_watermark_without_transactions(self, log: Log) -> None:
         fill(log, 2)
         assert log.last_stable_offset(4) == 4
 

@@ -202,7 +202,7 @@ def test_more_partitions_than_open_files(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_a_partition_whose_folder_was_taken_away_begins_anew_and_survives_the_next_crash() -> None:
+def test_a_partition_whose_folder_is_gone_starts_empty_and_survives_the_next_crash() -> None:
     store = Store()
     store.log.append(batch(30), 0)
     store.log.flush()
@@ -228,7 +228,7 @@ def test_a_folder_without_its_topic_id_gets_it_from_the_topic_it_belongs_to() ->
     assert (log.topic_id, offsets(log)) == (TOPIC_ID, [0, 1, 2])
 
 
-def test_a_folder_that_the_disk_does_not_rename_is_not_inherited_and_its_heir_is_not_removed() -> None:
+def test_a_folder_that_cannot_be_renamed_is_not_reused_and_its_successor_is_not_removed() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk, segment_bytes=200)
     for _ in range(10):
@@ -278,7 +278,7 @@ def test_a_checkpoint_may_be_written_while_partitions_are_made_and_deleted(
     assert len(store.directory.logs) == 100
 
 
-def test_of_two_checkpoints_the_one_that_looked_last_is_the_one_that_stays() -> None:
+def test_of_two_concurrent_checkpoints_the_newer_offsets_stay() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     store.log.append(batch(30), 0)
@@ -303,8 +303,8 @@ def test_a_deleted_folder_that_cannot_be_removed_does_not_keep_the_broker_from_s
 ) -> None:
     store = Store()
     store.log.append(batch(3), 0)
-    doomed = ROOT / "old-0.0123456789abcdef0123456789abcdef-delete"
-    store.disk.make_folder(doomed)
+    deleted = ROOT / "old-0.0123456789abcdef0123456789abcdef-delete"
+    store.disk.make_folder(deleted)
 
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
@@ -313,7 +313,7 @@ def test_a_deleted_folder_that_cannot_be_removed_does_not_keep_the_broker_from_s
         patched.setattr(store.disk, "remove_folder", refuse)
         assert offsets(store.crash()) == [0, 1, 2]
     store.directory.delete_pending()
-    assert not store.disk.is_folder(doomed)
+    assert not store.disk.is_folder(deleted)
 
 
 def test_a_topic_id_that_cannot_be_read_takes_one_partition_offline() -> None:
@@ -346,7 +346,7 @@ def test_producers_are_not_forgotten_while_a_flush_writes_them_down() -> None:
 
 
 @pytest.mark.parametrize("name", ["backup-2024", "to-delete", "old-0.bak-delete"])
-def test_somebody_elses_folder_is_left_alone_whatever_its_name(name: str) -> None:
+def test_a_folder_that_is_not_a_log_is_left_alone_whatever_its_name(name: str) -> None:
     store = Store()
     store.directory.close()
     theirs = ROOT / name / "thesis.txt"
@@ -357,7 +357,7 @@ def test_somebody_elses_folder_is_left_alone_whatever_its_name(name: str) -> Non
     assert store.disk.list(theirs.parent) == ["thesis.txt"]
 
 
-def test_a_partition_is_not_made_in_somebody_elses_folder() -> None:
+def test_a_partition_is_not_made_in_a_folder_that_is_not_a_log() -> None:
     store = Store()
     theirs = ROOT / "backup-0" / "thesis.txt"
     store.disk.make_folder(theirs.parent)

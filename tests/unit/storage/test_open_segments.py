@@ -63,7 +63,7 @@ def test_batches_appended_in_one_call_after_an_eviction_all_count() -> None:
     assert (newest.offset, newest.timestamp) == (1, T0 + 9)
 
 
-def test_an_index_lost_while_its_segment_is_closed_is_made_anew_before_the_next_append() -> None:
+def test_an_index_lost_while_its_segment_is_closed_is_rebuilt_before_the_next_append() -> None:
     store = Store(index_interval_bytes=100)
     log = store.log
     for number in range(4):

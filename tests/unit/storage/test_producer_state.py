@@ -214,7 +214,7 @@ def test_beyond_the_limit_those_that_were_silent_for_longest_are_forgotten() -> 
     assert partition.producers.get(5000) is not None
     assert partition.producers.get(999) is not None
     assert partition.producers.get(0) is None
-    assert partition.write(from_producer(77, producer=0)) is None, "who was forgotten can go on"
+    assert partition.write(from_producer(77, producer=0)) is None, "a forgotten producer can go on"
 
 
 def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:

@@ -64,7 +64,7 @@ class TestCleanStop:
             name: id(node) for name, node in store.disk._files.items() if "topic-0" in str(name)
         }
 
-    def test_missing_indexes_are_made_anew(self) -> None:
+    def test_missing_indexes_are_rebuilt(self) -> None:
         store = filled()
         store.directory.close()
         for name in store.files("index"):
@@ -74,7 +74,7 @@ class TestCleanStop:
         assert len(store.report.rebuilt_indexes) == len(store.files("index")) == 6
 
     @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-    def test_damaged_indexes_are_made_anew_when_they_are_needed(self, suffix: str) -> None:
+    def test_damaged_indexes_are_rebuilt_when_they_are_needed(self, suffix: str) -> None:
         store = filled()
         times = [store.log.offset_for_timestamp(record.timestamp) for record in read_all(store.log)]
         store.directory.close()
@@ -115,7 +115,7 @@ class TestCleanStop:
 
 
 class TestCrash:
-    def test_everything_written_is_there(self) -> None:
+    def test_all_written_records_are_there_after_a_kill(self) -> None:
         store = filled()
         check(store.crash())
         assert not store.report.clean
@@ -293,7 +293,7 @@ class TestDamage:
         assert list(store.files(".log"))[-1] == second
         assert store.report.truncated_bytes > 1000
 
-    def test_so_does_one_before_the_recovery_point(self) -> None:
+    def test_damage_before_the_recovery_point_takes_the_partition_offline(self) -> None:
         store = filled()
         store.log.flush()
         store.directory.checkpoint()
@@ -301,7 +301,7 @@ class TestDamage:
         store.cut(second, -1)
         assert second in self.offline(store).message
 
-    def test_and_one_that_is_missing(self) -> None:
+    def test_a_missing_segment_takes_the_partition_offline(self) -> None:
         store = filled()
         store.log.flush()
         store.directory.checkpoint()
@@ -358,7 +358,7 @@ def test_damage_that_retention_comes_across_takes_the_partition_offline() -> Non
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_a_failed_roll_left_in_the_middle_hides_no_record(clean: bool) -> None:
+def test_an_empty_segment_of_a_failed_roll_hides_no_record(clean: bool) -> None:
     store = Store(segment_bytes=500)
     for _ in range(5):
         store.log.append(batch(3), 0)
@@ -395,9 +395,7 @@ class TestFirstSegmentLostWithThePower:
         assert store.log.append(from_producer(0), 9).first_offset == 0
 
     @pytest.mark.parametrize(("flushed", "power_lost"), [(True, True), (False, False), (True, False)])
-    def test_what_was_synced_or_is_missing_without_a_loss_of_power_is_damage(
-        self, flushed: bool, power_lost: bool
-    ) -> None:
+    def test_a_missing_synced_segment_is_damage(self, flushed: bool, power_lost: bool) -> None:
         store = self.restarted_without_first(flushed=flushed, power_lost=power_lost)
         assert store.log.failure is not None
         assert "is missing" in store.log.failure.message

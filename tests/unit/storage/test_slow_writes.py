@@ -7,7 +7,7 @@ import pytest
 from ottla.storage.slow_writes import PAUSE, SlowWrites
 
 
-def test_slow_writes_are_told_once_in_a_while_with_how_many_there_were(
+def test_slow_writes_are_logged_at_intervals_with_their_number(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     slow = SlowWrites()

@@ -394,7 +394,7 @@ def test_a_small_batch_is_recompressed_on_the_loop_at_the_default_level(codec: s
     assert read_header(validated.data).compression == config.target_codec
 
 
-def test_what_was_prepared_under_the_same_configuration_is_not_opened_again() -> None:
+def test_a_batch_prepared_under_the_same_configuration_is_not_opened_again() -> None:
     config = LogConfig(cleanup_policy=("compact",), compression_type="lz4")
     data = with_times(*range(5000))
     pauses: list[int] = []

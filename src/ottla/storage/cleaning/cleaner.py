@@ -5,7 +5,7 @@ used, it hands out work that blocks (reading, writing, syncing) and is sent the 
 work in threads and processes beside its event loop; a test, or a tool, runs it on the spot (`clean_now`).
 
 Whatever goes wrong with one log is that log's affair: it is noted in its state and logged. A log that holds
-something unreadable is left alone until somebody asks for it or the broker restarts; after anything else, a
+something unreadable is left alone until it is asked for or the broker restarts; after anything else, a
 defect of ours included, it is tried again later. No error comes out of `candidate` and `clean`.
 """
 
@@ -52,7 +52,7 @@ class Cleaner:
         self, directory: LogDirectory, disk: Disk, clock: Clock, *, run_job: RunJob | None = None
     ) -> None:
         self.settings = CleanerSettings()
-        self.room: Callable[[], int | None] = lambda: None  # bytes that a pass may write; None: do not care
+        self.free_space: Callable[[], int | None] = lambda: None  # bytes that a pass may write; None: any
         self.states: dict[TopicPartition, CleaningState] = {}
         self._directory = directory
         self._disk = disk
@@ -152,7 +152,7 @@ class Cleaner:
             if job is None:
                 state.asked_for = False
                 return False
-            self._check_room(job)
+            self._check_space(job)
             result = yield from self._pass(log, job, state)
         except Uncleanable as problem:
             self._leave_alone(log, problem)
@@ -228,15 +228,15 @@ class Cleaner:
             yield self._directory.checkpoint_cleaned
         return cleaned
 
-    def _check_room(self, job: CleaningJob) -> None:
+    def _check_space(self, job: CleaningJob) -> None:
         """A new segment and those it replaces are on the disk together for a while."""
         largest = max(job.config.segment_bytes, *(segment.size for segment in job.segments))
         needed = min(sum(segment.size for segment in job.segments), largest)
-        room = self.room()
-        if room is not None and needed > room:
+        free = self.free_space()
+        if free is not None and needed > free:
             raise OSError(
                 errno.ENOSPC,
-                f"compacting {job.name} may need {needed} bytes for a while, and {max(room, 0)} are free",
+                f"compacting {job.name} may need {needed} bytes for a while, and {max(free, 0)} are free",
             )
 
     def _complete(self, log: Log, swap: Swap, state: CleaningState) -> Generator[Blocking, Any, None]:
@@ -285,7 +285,7 @@ def clean_now(cleaner: Cleaner, log: Log, stable_offset: int) -> bool:
         while True:
             try:
                 outcome = work()
-            except Exception as problem:  # noqa: BLE001 - the cleaner tells of it
+            except Exception as problem:  # noqa: BLE001 - the cleaner reports it
                 work = steps.throw(problem)
             else:
                 work = steps.send(outcome)

@@ -51,13 +51,13 @@ class Candidate(NamedTuple):
     name: str
     cleanability: Cleanability
     min_dirty_ratio: float
-    asked_for: bool = False  # somebody wants it now, whatever the ratio
+    asked_for: bool = False  # it is wanted now, whatever the ratio
 
     @property
     def is_due(self) -> bool:
         where = self.cleanability
         if self.asked_for:
-            return True  # with nothing to do too: whoever asked is told so
+            return True  # with nothing to do too: the request is answered
         return where.dirty_bytes > 0 and (where.overdue or where.dirty_ratio > self.min_dirty_ratio)
 
 

@@ -1,7 +1,7 @@
 """One pass of compaction over a log: from its closed segments to new ones beside them, named `.cleaned`.
 
 The pass has two halves. First the dirty part is read and the latest offset of each of its keys noted, until
-the memory for keys is used up; then the log is read from its start to that point and written anew without
+the memory for keys is used up; then the log is read from its start to that point and written again without
 the records that are not the latest of their keys. What is left over is the next pass's business.
 
 Nothing of the log itself is touched: the job is told which files to read and leaves new ones, synced. It may
@@ -276,14 +276,14 @@ class _Pass:
                         raise self._uncleanable(segment, position, "its offsets are too far apart")
                 keys.extend(last_offset + 1)
                 if rules.judge(header) is Verdict.COMPACT:
-                    if header.record_count > keys.room:
+                    if header.record_count > keys.free_slots:
                         if keys.size:
                             return
                         raise self._uncleanable(
                             segment,
                             position,
                             f"{header.record_count} records in one batch are more than the {keys.capacity} "
-                            "keys that log.cleaner.dedupe.buffer.size has room for",
+                            "keys that log.cleaner.dedupe.buffer.size can hold",
                         )
                     try:
                         body = open_body(header, batch, max_size)

@@ -3,8 +3,8 @@
 A Python dict of five million keys takes a gigabyte; this table takes 24 bytes a slot whatever the keys are:
 16 for a hash of the key and 8 for the offset. It is an open-addressing table over two preallocated buffers,
 with double hashing over a prime number of slots, so that it may become quite full before searches get long.
-Two keys with the same 16-byte hash would be taken for one; with BLAKE2b that does not happen, not even when
-somebody tries.
+Two keys with the same 16-byte hash would be taken for one; with BLAKE2b that does not happen, not even
+by intent.
 
 Beside it stand two bits for each offset of the part: one is set while the record there is the latest of its
 key, the other when a batch ends there that holds tombstones. With these most batches are judged without being
@@ -22,7 +22,7 @@ _SMALLEST = 61  # slots
 
 
 class KeyMap:
-    """For records at `start` and behind. `capacity` keys fit; who adds more has not looked at `room`."""
+    """For records at `start` and behind. `capacity` keys fit; callers must check `free_slots` first."""
 
     __slots__ = ("_ends", "_hashes", "_offsets", "_slots", "alive", "capacity", "end", "size", "start")
 
@@ -38,7 +38,7 @@ class KeyMap:
         self._ends = bytearray()
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.capacity - self.size
 
     def extend(self, end: int) -> None:

@@ -1,4 +1,4 @@
-"""The loops over single records that compaction needs: note the keys, find who survives, move timestamps.
+"""The loops over single records that compaction needs: note the keys, find the survivors, move timestamps.
 
 As in `ottla.protocol.varints`, these are plain functions over bytes and ints. A record stands in a batch as
 

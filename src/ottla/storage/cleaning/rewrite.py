@@ -2,7 +2,7 @@
 
 Base offset and last offset delta never change, so neither does an offset, and the last sequence of the
 producer can still be told. Records that stay are copied as they stand in the batch. Only when a batch with
-tombstones gets its delete horizon are its records written anew: the horizon takes the place of the base
+tombstones gets its delete horizon are its records written again: the horizon takes the place of the base
 timestamp (attribute bit 6 tells), and the records' own timestamps count from there.
 """
 

@@ -47,7 +47,7 @@ def must_leave_header(header: BatchHeader, last_of_producer: Mapping[int, int], 
 
 
 def delete_horizon(header: BatchHeader) -> int | None:
-    """From when on the tombstones of a batch may go; None while nobody has set it."""
+    """From when on the tombstones of a batch may go; None while it is not set."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 

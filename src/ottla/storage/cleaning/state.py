@@ -30,7 +30,7 @@ class CleaningState:
     running: bool = False
     bytes_read: int = 0
     bytes_to_read: int = 0
-    uncleanable: str | None = None  # why it is left alone, until somebody asks for it or the broker restarts
+    uncleanable: str | None = None  # why it is left alone, until it is asked for or the broker restarts
     problem: str | None = None  # why the last attempt came to nothing, if it did
     not_before: float = float("-inf")  # on the monotonic clock: after a failure others get their turn first
     asked_for: bool = False  # compact it now, whatever the ratio and the lag

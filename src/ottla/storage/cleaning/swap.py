@@ -6,13 +6,13 @@ The steps, for one new segment and the old ones whose survivors it holds:
 2. They are renamed to `.swap`, and the folder is synced. From here on a start finishes the swap: it removes
    the old segments within the range of the new one and gives the new one its name.
 3. In memory the new segment takes the place of the old ones. Readers that hold a slice of an old file keep
-   it; nobody finds the old ones any more.
+   it; no reader finds the old ones any more.
 4. The old files are renamed to `.deleted`, and the folder is synced, so that no old segment can come back
    beside a new one whose `.swap` is gone.
 5. The new files get their names, and the folder is synced.
 
 Steps 2 and 4 block on the disk and may run in a thread. Steps 3 and 5 are quick and run where the log is used
-(5 must: somebody may be about to open the file by its name), as does all that a `Swap` is asked to do there.
+(5 must: a reader may be about to open the file by its name), as does all that a `Swap` is asked to do there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Row(Protocol):
 
     def replace_segments(self, replaced: Sequence[int], segment: Segment, truncations: int) -> bool: ...
 
-    def doom_files(self, names: Sequence[str]) -> None: ...
+    def delete_files(self, names: Sequence[str]) -> None: ...
 
     def new_segment(self, base_offset: int, size: int, suffix: str) -> Segment: ...
 
@@ -87,7 +87,7 @@ class Swap:
         # The producers as they were where the new segment begins are still of use.
         kept = file_name(self._cleaned.base_offset, SNAPSHOT_SUFFIX)
         old = [file_name(base, suffix) for base in self._cleaned.replaces for suffix in SUFFIXES]
-        self._log.doom_files([name for name in old if name != kept])
+        self._log.delete_files([name for name in old if name != kept])
         self._disk.sync_folder(self._log.folder)
         self._retired = True
 
@@ -122,7 +122,7 @@ def finish_swaps(disk: Disk, folder: Path, names: set[str]) -> list[str]:
     """At a start: finish the swaps that a crash interrupted. Returns the names of files that were dealt with.
 
     A log file named `.swap` is whole, and holds what is left of all segments from its own to the last offset
-    in it. Their indexes are removed with theirs: they are made anew from the log, which is rarely needed and
+    in it. Their indexes are removed with theirs: they are rebuilt from the log, which is rarely needed and
     always right. An index named `.swap` alone is what is left of a swap whose log has got its name already.
     """
     swaps = sorted(name for name in names if name.endswith(SWAP_SUFFIX))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Throttle:
-    """Whoever has spent bytes sleeps until the rate since the beginning is within the limit again."""
+    """A caller that has spent bytes sleeps until the rate since the beginning is within the limit again."""
 
     def __init__(
         self,

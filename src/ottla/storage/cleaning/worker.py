@@ -69,7 +69,7 @@ class CleanerProcess:
                     try:
                         progress(int(done), int(total))
                     except Exception:
-                        process.kill()  # it would go on with a job that nobody wants
+                        process.kill()  # it would go on with a job that is not wanted any more
                         raise
                 elif kind == "segment":
                     try:
@@ -116,7 +116,7 @@ class CleanerProcess:
             return self._process
 
     def interrupt(self) -> None:
-        """End the job that runs, if one does: whoever waits for it gets an OSError. Does not block."""
+        """End the job that runs, if one does: its caller gets an OSError. Does not block."""
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
@@ -181,7 +181,7 @@ def main() -> None:
             _say(f"failed {problem.errno or errno.EIO} {_one_line(problem)}")
         except MemoryError:
             _say(f"failed {errno.ENOMEM} no memory for log.cleaner.dedupe.buffer.size bytes of keys")
-        except Exception as problem:  # noqa: BLE001 - the broker tells of it, and tries again later
+        except Exception as problem:  # noqa: BLE001 - the broker reports it, and tries again later
             _say(f"failed {errno.EIO} {type(problem).__name__}: {_one_line(problem)}")
 
 

@@ -1,4 +1,4 @@
-"""A segment that grows large has room set aside on the disk, and gives back what it did not use."""
+"""A segment that grows large has space reserved on the disk, and gives back what it did not use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unit.storage.logs import Store, batch, offsets
 KB = 1024
 FROM, AHEAD = 64 * KB, 256 * KB
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="room is set aside on Linux only")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="space is reserved on Linux only")
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +45,14 @@ def on_disk(store: Store, number: int = 0) -> tuple[int, int]:
     return status.st_size, status.st_blocks * 512
 
 
-def test_a_small_segment_takes_no_more_room_than_its_records(store: Store) -> None:
+def test_a_small_segment_takes_no_more_space_than_its_records(store: Store) -> None:
     fill(store, FROM // 2)
     size, taken = on_disk(store)
     assert size == store.log.size
     assert taken < FROM
 
 
-def test_a_large_segment_is_given_room_ahead_which_does_not_show_in_its_size(store: Store) -> None:
+def test_space_reserved_for_a_large_segment_does_not_show_in_its_size(store: Store) -> None:
     fill(store, FROM + 1)
     fill(store, store.log.size + 1)
     size, taken = on_disk(store)
@@ -60,7 +60,7 @@ def test_a_large_segment_is_given_room_ahead_which_does_not_show_in_its_size(sto
     assert size + AHEAD // 2 < taken < size + 2 * AHEAD
 
 
-def test_a_sealed_segment_gives_its_room_back(store: Store) -> None:
+def test_a_sealed_segment_gives_reserved_space_back(store: Store) -> None:
     fill(store, 3 * FROM)
     before = store.log.size
     store.log.roll()
@@ -69,7 +69,7 @@ def test_a_sealed_segment_gives_its_room_back(store: Store) -> None:
     assert taken < size + 8 * KB
 
 
-def test_a_clean_stop_gives_room_back(store: Store) -> None:
+def test_a_clean_stop_gives_reserved_space_back(store: Store) -> None:
     fill(store, 3 * FROM)
     before = store.log.size
     store.reopen()
@@ -78,10 +78,10 @@ def test_a_clean_stop_gives_room_back(store: Store) -> None:
     assert taken < size + 8 * KB
 
 
-def test_after_a_kill_the_room_is_used_or_given_back_by_those_who_go_on(store: Store) -> None:
+def test_after_a_kill_reserved_space_is_used_or_given_back(store: Store) -> None:
     fill(store, 3 * FROM)
     store.crash()
-    assert store.report.truncated_bytes == 0, "room is not taken for an unfinished write"
+    assert store.report.truncated_bytes == 0, "reserved space is not taken for an unfinished write"
     fill(store, 5 * FROM)
     count = store.log.end_offset
     store.log.roll()
@@ -90,7 +90,7 @@ def test_after_a_kill_the_room_is_used_or_given_back_by_those_who_go_on(store: S
     assert offsets(store.log) == list(range(count))
 
 
-def test_a_log_that_is_cut_gives_room_back_and_is_given_some_again(store: Store) -> None:
+def test_a_truncated_log_gives_reserved_space_back_and_reserves_again(store: Store) -> None:
     fill(store, 5 * FROM)
     store.log.truncate_to(store.log.end_offset - 5)
     size, taken = on_disk(store)
@@ -101,7 +101,7 @@ def test_a_log_that_is_cut_gives_room_back_and_is_given_some_again(store: Store)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EOPNOTSUPP, errno.EIO])
-def test_a_disk_that_sets_nothing_aside_is_written_to_all_the_same(code: int) -> None:
+def test_a_disk_that_cannot_reserve_space_is_written_to_all_the_same(code: int) -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     fill(store, FROM)
@@ -111,7 +111,7 @@ def test_a_disk_that_sets_nothing_aside_is_written_to_all_the_same(code: int) ->
     assert offsets(store.log) == list(range(store.log.end_offset))
 
 
-def test_a_part_that_was_set_aside_is_given_back_when_the_whole_does_not_fit(
+def test_a_partial_reservation_is_given_back_when_the_whole_does_not_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Store()
@@ -128,7 +128,7 @@ def refuse(file: MemoryFile, position: int, size: int) -> None:
     raise OSError(errno.ENOSPC, "full")
 
 
-def test_a_disk_with_room_for_the_records_but_not_for_more_takes_them() -> None:
+def test_a_disk_with_space_for_the_records_only_takes_them() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     fill(store, FROM)

@@ -1,4 +1,4 @@
-"""Files that were renamed for their removal: each is removed once, whoever asks for it."""
+"""Files that were renamed for their removal: each is removed once, whichever thread removes it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import errno
 import threading
 from pathlib import Path
 
-from ottla.storage.doomed_files import DoomedFiles
+from ottla.storage.pending_deletions import PendingDeletions
 from ottla.testing.disk import FaultyDisk, MemoryDisk
 
 ROOT = Path("/data")
 
 
-def doomed(disk: MemoryDisk, files: DoomedFiles, *names: str, due_ms: int = 10) -> None:
+def rename(disk: MemoryDisk, files: PendingDeletions, *names: str, due_ms: int = 10) -> None:
     disk.make_folder(ROOT)
     for name in names:
         disk.open(ROOT / name, create=True)
@@ -36,14 +36,14 @@ class SlowDisk(MemoryDisk):
 
 def test_two_threads_that_remove_at_once_take_each_file_once() -> None:
     disk = SlowDisk()
-    files = DoomedFiles(disk)
-    doomed(disk, files, "a", "b", "c")
+    files = PendingDeletions(disk)
+    rename(disk, files, "a", "b", "c")
     outcome: list[int | Exception] = []
 
     def remove() -> None:
         try:
             outcome.append(files.remove_due(10))
-        except Exception as error:  # noqa: BLE001 - the test tells of it
+        except Exception as error:  # noqa: BLE001 - the test reports it
             outcome.append(error)
 
     first = threading.Thread(target=remove)
@@ -51,7 +51,7 @@ def test_two_threads_that_remove_at_once_take_each_file_once() -> None:
     try:
         assert disk.removing.wait(30)
         assert files.remove_due(10) == 0, "the other thread has taken all of them"
-        doomed(disk, files, "d", due_ms=20)
+        rename(disk, files, "d", due_ms=20)
     finally:
         disk.proceed.set()
         first.join(30)
@@ -60,7 +60,7 @@ def test_two_threads_that_remove_at_once_take_each_file_once() -> None:
     assert len(files) == 1
 
 
-def test_what_the_disk_refuses_to_remove_is_tried_again() -> None:
+def test_a_refused_removal_is_tried_again() -> None:
     class Refusing(MemoryDisk):
         def remove(self, path: Path) -> None:
             faults.check("write", path)
@@ -68,8 +68,8 @@ def test_what_the_disk_refuses_to_remove_is_tried_again() -> None:
 
     disk = Refusing()
     faults = FaultyDisk(disk)
-    files = DoomedFiles(disk)
-    doomed(disk, files, "a", "b")
+    files = PendingDeletions(disk)
+    rename(disk, files, "a", "b")
     faults.fail("write", errno.EIO, name="a.deleted")
     assert files.remove_due(10) == 1
     assert len(files) == 1

@@ -1,7 +1,7 @@
 """Files and folders that are deleted in two steps: renamed at once, removed after a while.
 
-The new name keeps a restart from taking them for part of the log. The while (`file.delete.delay.ms`) is for
-people: whoever lowered a retention by mistake can still copy the files away.
+The new name keeps a restart from taking them for part of the log. The delay (`file.delete.delay.ms`) is for
+people: after a retention was lowered by mistake the files can still be copied.
 
 Segments are renamed on the event loop, and removals run in threads, at times two at once: one when it is due,
 one because space is short. Each entry is taken by one of them.
@@ -18,8 +18,8 @@ from ottla.storage.files import Disk
 logger = logging.getLogger(__name__)
 
 
-class DoomedFiles:
-    """What waits for its removal."""
+class PendingDeletions:
+    """What is to be removed, and when."""
 
     __slots__ = ("_disk", "_entries", "_lock")
 
