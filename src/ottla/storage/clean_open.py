@@ -17,10 +17,10 @@ from pathlib import Path
 from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS, PARTITION_METADATA, encode_partition_metadata
 from ottla.storage.files import Disk
 from ottla.storage.leader_epochs import LeaderEpochs
+from ottla.storage.loaded import Loaded
 from ottla.storage.log_config import LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
-from ottla.storage.recovery import Loaded
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.segment import (
     INDEX_SUFFIX,

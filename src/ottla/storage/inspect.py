@@ -1,8 +1,8 @@
 """What is in the files of a log, for people: `ottla log inspect` prints it.
 
 Reads files that no process has opened, or that a broker is writing at this moment, and changes nothing.
-Batches are shown by their headers; records are opened only when asked for. A problem is shown where it is and the
-reading goes on as far as it can.
+Batches are shown by their headers; records are opened only when asked for. A problem is shown where it is,
+and the reading goes on as far as it can.
 """
 
 from __future__ import annotations

@@ -48,12 +48,13 @@ from ottla.storage.clean_open import open_as_closed
 from ottla.storage.descriptors import descriptors_for_clients, descriptors_for_files
 from ottla.storage.files import Disk, Lock, LockHeld
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
+from ottla.storage.loaded import Loaded
 from ottla.storage.log import Log
 from ottla.storage.log_config import FOREVER, LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.pending_deletions import PendingDeletions
 from ottla.storage.producer_state import ProducerStates
-from ottla.storage.recovery import Loaded, Loader
+from ottla.storage.recovery import Loader
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.segment import Segment
 from ottla.storage.segment_list import SEGMENTS, LogFiles

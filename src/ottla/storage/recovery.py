@@ -20,7 +20,6 @@ byte from it to the end: structure, CRC, offsets. What it finds, it notes in ind
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.clock import Clock
@@ -35,8 +34,10 @@ from ottla.storage.checkpoints import (
     REPLICATED_GAPS,
 )
 from ottla.storage.cleaning.swap import finish_swaps
+from ottla.storage.epoch_recovery import epochs_fit, epochs_from_batches, slot_of
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
+from ottla.storage.loaded import REMEDY, Loaded, Offline, offline_at
 from ottla.storage.log_config import LogConfig
 from ottla.storage.offset_index import CorruptIndex
 from ottla.storage.open_segments import OpenSegments
@@ -60,32 +61,6 @@ from ottla.storage.snapshots import Snapshots
 logger = logging.getLogger(__name__)
 
 _STRAY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
-_REMEDY = (
-    "Restore the file from a replica or a backup, or delete the partition's folder to start it empty, then "
-    "restart the broker"
-)
-
-
-@dataclass
-class Loaded:
-    """A partition's folder, opened."""
-
-    segments: list[Segment]
-    log_start_offset: int
-    end_offset: int
-    recovery_point: int
-    leader_epochs: LeaderEpochs
-    producers: ProducerStates
-    snapshots: Snapshots
-    report: RecoveryReport
-    may_have_gaps: bool
-    deleted_files: list[Path]  # to be removed when the start of the log has been written down
-    no_epochs_file: bool
-    failure: ApiError | None = None
-
-
-class Offline(Exception):
-    """The folder holds damage that no crash explains."""
 
 
 class Loader:
@@ -252,7 +227,7 @@ class Loader:
         found = f"the first segment is {file_name(bases[0], LOG_SUFFIX)}" if bases else "there is no segment"
         raise Offline(
             f"the segment that holds offset {start} is missing in {self._folder}: {found}, but the log "
-            f"starts at offset {start} ({self._folder.parent / LOG_STARTS}). {_REMEDY}"
+            f"starts at offset {start} ({self._folder.parent / LOG_STARTS}). {REMEDY}"
         )
 
     def _compare(self, closed_as: LogFiles) -> None:
@@ -263,10 +238,10 @@ class Loader:
             path = self._folder / file_name(base, LOG_SUFFIX)
             segment = found.pop(base, None)
             if segment is None:
-                raise Offline(f"{path} is missing, which was there when the log was closed. {_REMEDY}")
+                raise Offline(f"{path} is missing, which was there when the log was closed. {REMEDY}")
             if segment.size < size or (segment.size > size and segment.sealed):
                 raise Offline(
-                    f"{path} has {segment.size} bytes, but had {size} when the log was closed. {_REMEDY}"
+                    f"{path} has {segment.size} bytes, but had {size} when the log was closed. {REMEDY}"
                 )
             if segment.size > size:
                 self._report.clean = False  # a disk that failed may have left more than was appended
@@ -299,7 +274,7 @@ class Loader:
                 if before is not None and self._end_of(before) > empty.base_offset:
                     self._remove_segment(empty)
             except Damaged as damage:
-                raise _offline(before or empty, damage) from damage
+                raise offline_at(before or empty, damage) from damage
 
     def _rebuild_missing_indexes(self, segment: Segment) -> None:
         wanted = [file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
@@ -312,7 +287,7 @@ class Loader:
         try:
             segment.rebuild_indexes(self._config.index_interval)
         except Damaged as damage:
-            raise _offline(segment, damage) from damage
+            raise offline_at(segment, damage) from damage
         if not segment.has_no_index_entries():
             self._report.rebuilt_indexes += files
             self._report.scanned_bytes += segment.size
@@ -384,7 +359,7 @@ class Loader:
         start_offset, position = self._restart_point(first)
         self._epochs.truncate_end(start_offset)  # the scan finds those behind it
         if not (epochs_are_whole and self._epochs_fit(start_offset)):
-            self._epochs_from_batches(first, position)
+            epochs_from_batches(self._epochs, self._segments, first, position)
         end_offset = start_offset
         number = first
         while number < len(self._segments):
@@ -399,19 +374,19 @@ class Loader:
         if end_offset < self._recovery_point:
             raise Offline(
                 f"the log in {self._folder} ends at offset {end_offset}, but records up to "
-                f"{self._recovery_point} had been synced ({self._folder.parent / RECOVERY_POINTS}). {_REMEDY}"
+                f"{self._recovery_point} had been synced ({self._folder.parent / RECOVERY_POINTS}). {REMEDY}"
             )
         if end_offset < self._high_watermark and not self._power_lost:
             raise Offline(
                 f"the log in {self._folder} ends at offset {end_offset}, but records up to "
                 f"{self._high_watermark} had been acknowledged ({self._folder.parent / HIGH_WATERMARKS}). "
-                f"{_REMEDY}"
+                f"{REMEDY}"
             )
         later = [offset for offset in self._snapshots.offsets if offset > end_offset]
         if later and not self._power_lost:
             raise Offline(
                 f"the log in {self._folder} ends at offset {end_offset}, but had reached offset {max(later)} "
-                f"when {file_name(max(later), SNAPSHOT_SUFFIX)} was written. {_REMEDY}"
+                f"when {file_name(max(later), SNAPSHOT_SUFFIX)} was written. {REMEDY}"
             )
         self._segments[-1].sealed = False
         self._snapshots.remove_after(end_offset)
@@ -419,28 +394,24 @@ class Loader:
 
     def _first_to_scan(self) -> int:
         """The number of the segment that holds the recovery point."""
-        return max(self._slot_of(self._recovery_point), 0)
-
-    def _slot_of(self, offset: int) -> int:
-        """The number of the segment that would hold `offset`; -1 when it lies before all."""
-        return sum(segment.base_offset <= offset for segment in self._segments) - 1
+        return max(slot_of(self._segments, self._recovery_point), 0)
 
     def _check_flushed(self, first: int) -> None:
         """Segments before the recovery point are not scanned; each must reach to where the next begins."""
         for segment, following in zip(self._segments[:first], self._segments[1 : first + 1], strict=True):
             self._rebuild_missing_indexes(segment)
             if segment.size == 0 and any(segment.index_file_sizes()):
-                raise Offline(f"{segment.path} is empty, but its indexes are not. {_REMEDY}")
+                raise Offline(f"{segment.path} is empty, but its indexes are not. {REMEDY}")
             try:
                 end_offset = self._end_of(segment)
             except Damaged as damage:
-                raise _offline(segment, damage) from damage
+                raise offline_at(segment, damage) from damage
             if end_offset > following.base_offset or (
                 end_offset < following.base_offset and not self._may_have_gaps
             ):
                 raise Offline(
                     f"{segment.path} ends at offset {end_offset}, but the next segment begins at "
-                    f"{following.base_offset}: a file is missing, or an offset is wrong. {_REMEDY}"
+                    f"{following.base_offset}: a file is missing, or an offset is wrong. {REMEDY}"
                 )
 
     def _restart_point(self, first: int) -> tuple[int, int]:
@@ -562,11 +533,11 @@ class Loader:
         behind = self._segments[number + 1 :]
         unsynced = sum(each.size for each in behind)
         if end_offset < self._recovery_point:
-            raise _offline(segment, damage)
+            raise offline_at(segment, damage)
         # What a killed process leaves is one batch that is cut off, and nothing behind it.
         unfinished = not unsynced and is_unfinished(segment.file, segment.size, damage, end_offset)
         if not self._power_lost and not unfinished:
-            raise _offline(segment, damage)
+            raise offline_at(segment, damage)
         self._report.truncated_bytes += segment.size - damage.position + unsynced
         segment.file.truncate(damage.position)
         segment.size = damage.position
@@ -603,7 +574,7 @@ class Loader:
         """Read the epochs from the batches where a clean stop makes no file: of a log that is so short."""
         if not self._report.clean or len(self._segments) > 1 or not self._segments[0].has_no_index_entries():
             return False
-        self._epochs_from_batches(0, self._segments[0].size)
+        epochs_from_batches(self._epochs, self._segments, 0, self._segments[0].size)
         return self._epochs_are_as_closed(self._epochs.encode())
 
     def _epochs_are_as_closed(self, data: bytes) -> bool:
@@ -614,45 +585,10 @@ class Loader:
         return data == LeaderEpochs(list(closed_as.epochs)).encode()
 
     def _epochs_fit(self, end_offset: int) -> bool:
-        """Whether the epochs are those of the batches before `end_offset`, judged where each epoch begins."""
-        start_of_log = max(self._log_start, self._segments[0].base_offset)
-        previous = -1
-        fits = True
-        for epoch, start in self._epochs.entries:
-            if start >= start_of_log:
-                fits = fits and self._epoch_at(start) in (epoch, None)
-            if start > start_of_log:
-                fits = fits and self._epoch_at(start - 1) in (previous, None)
-            previous = epoch
-        if end_offset > start_of_log:
-            fits = fits and self._epoch_at(end_offset - 1) in (previous, None)
-        if not fits:
-            logger.warning("%s: %s does not fit the log and is rebuilt", self._name, LEADER_EPOCHS)
-        return fits
-
-    def _epoch_at(self, offset: int) -> int | None:
-        """The epoch of the record at an offset, None when it is compacted away."""
-        segment = self._segments[max(self._slot_of(offset), 0)]
-        try:
-            place = segment.find(offset)
-            if place is None or place.gap:
-                return None
-            _, header = next(walk(segment.file, place.position, segment.size))
-            return header.leader_epoch
-        except Damaged as damage:
-            raise _offline(segment, damage) from damage
-
-    def _epochs_from_batches(self, last: int, position: int) -> None:
-        """The epochs of all batches before the point from which they are scanned anyway."""
-        self._epochs.clear()
-        for number, segment in enumerate(self._segments[: last + 1]):
-            end = segment.size if number < last else position
-            try:
-                for _, header in walk(segment.file, 0, end):
-                    if header[2] > self._epochs.latest:
-                        self._epochs.assign(header[2], header[0])
-            except Damaged as damage:
-                raise _offline(segment, damage) from damage
+        if epochs_fit(self._epochs, self._segments, self._log_start, end_offset):
+            return True
+        logger.warning("%s: %s does not fit the log and is rebuilt", self._name, LEADER_EPOCHS)
+        return False
 
     def _settle_epochs(self, end_offset: int) -> None:
         """Write the epochs' file where it says something else than the log.
@@ -690,10 +626,3 @@ def _is_offset(name: str) -> bool:
 
 def _offset_of(name: str) -> int:
     return int(name.split(".", 1)[0])
-
-
-def _offline(segment: Segment, damage: Damaged) -> Offline:
-    return Offline(
-        f"{damage.reason} at byte {damage.position} of {segment.path}. "
-        f"`ottla log inspect {segment.path}` shows what is there. {_REMEDY}"
-    )
