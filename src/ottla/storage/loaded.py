@@ -47,3 +47,8 @@ def offline_at(segment: Segment, damage: Damaged) -> Offline:
         f"{damage.reason} at byte {damage.position} of {segment.path}. "
         f"`ottla log inspect {segment.path}` shows what is there. {REMEDY}"
     )
+
+
+def offline_in(folder: Path, damage: Damaged) -> Offline:
+    """The same where it is not known which segment of the folder is wrong."""
+    return Offline(f"{damage.reason} at byte {damage.position} of a segment in {folder}")

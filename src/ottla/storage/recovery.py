@@ -26,21 +26,17 @@ from ottla.clock import Clock
 from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
-    COMPACTED,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
-    LOG_STARTS,
     RECOVERY_POINTS,
-    REPLICATED_GAPS,
 )
-from ottla.storage.cleaning.swap import finish_swaps
 from ottla.storage.epoch_recovery import epochs_fit, epochs_from_batches, slot_of
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
-from ottla.storage.loaded import REMEDY, Loaded, Offline, offline_at
+from ottla.storage.loaded import REMEDY, Loaded, Offline, offline_at, offline_in
 from ottla.storage.log_config import LogConfig
-from ottla.storage.offset_index import CorruptIndex
 from ottla.storage.open_segments import OpenSegments
+from ottla.storage.partition_folder import PartitionFolder
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.replay import control_record_at, replay, restore_producers
@@ -48,15 +44,11 @@ from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, is_
 from ottla.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
     Segment,
     file_name,
 )
 from ottla.storage.segment_list import LogFiles
-from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -95,32 +87,40 @@ class Loader:
         self._open_segments = open_segments
         self._power_lost = power_lost
         self._may_have_gaps = cleaned_to is not None or config.is_compacted
-        self._has_replicated_gaps = False
         self._cleaned_to = cleaned_to or 0
         self._closed_as = closed_as
         self._high_watermark = high_watermark if closed_as is None else 0
         if closed_as is not None:
             recovery_point, log_start_offset = closed_as.end_offset, closed_as.log_start_offset
         self._recovery_point = recovery_point
-        self._known_start = log_start_offset
-        self._torn_at_start = False
         self._log_start = log_start_offset or 0
-        self._deleted_files: list[Path] = []
         self._now = clock.now_ms()
-        self._segments: list[Segment] = []
-        self._snapshots = Snapshots(disk, folder)
-        self._names: set[str] = set()
         self._epochs = LeaderEpochs()
         self._epochs_file: bytes | None = None
         self._producers = ProducerStates(name, config.producer_id_max_per_partition)
         self._report = RecoveryReport(name, clean)
+        self._files = PartitionFolder(
+            folder,
+            config,
+            self._report,
+            disk=disk,
+            open_segments=open_segments,
+            now_ms=self._now,
+            power_lost=power_lost,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            closed_as=closed_as,
+        )
+        self._segments = self._files.segments
+        self._snapshots = self._files.snapshots
 
     def load(self) -> Loaded:
         started = self._clock.monotonic()
         failure: ApiError | None = None
         end_offset = self._log_start
         try:
-            self._list_files()
+            self._files.open()
+            self._may_have_gaps = self._may_have_gaps or self._files.may_have_gaps
             epochs_are_whole = self._load_epochs()
             if self._report.clean:
                 end_offset = self._open_clean(epochs_are_whole)
@@ -146,7 +146,7 @@ class Loader:
             self._snapshots,
             self._report,
             self._may_have_gaps,
-            self._deleted_files,
+            self._files.deleted_files,
             self._epochs_file is None,
             failure,
         )
@@ -155,146 +155,9 @@ class Loader:
         message = f"{self._name} is offline: {reason}"
         self._report.failure = message
         if not self._segments:
-            self._segments = [Segment(self._disk, self._folder, 0, 0, self._open_segments, self._now)]
+            empty = Segment(self._disk, self._folder, 0, 0, self._open_segments, self._now)
+            self._segments.append(empty)
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
-
-    # -- files ---------------------------------------------------------------------------------------
-
-    def _list_files(self) -> None:
-        """Segments and snapshots that are there; what an interrupted deletion or write left is removed."""
-        names = self._names = set(self._disk.list(self._folder))
-        try:
-            finished = finish_swaps(self._disk, self._folder, names)
-        except Damaged as damage:
-            raise self._offline_somewhere(damage) from damage
-        if finished:
-            names = self._names = set(self._disk.list(self._folder))
-            self._report.removed_files += finished
-        bases = sorted(_offset_of(name) for name in names if name.endswith(LOG_SUFFIX) and _is_offset(name))
-        if self._closed_as is None:
-            self._check_first(bases)
-        for name in [each for each in names if each.endswith(_STRAY_SUFFIXES)]:
-            if name.endswith(DELETED_SUFFIX) and self._known_start is not None:
-                self._deleted_files.append(self._folder / name)
-            else:
-                self._remove(name)
-        if COMPACTED in names:
-            self._may_have_gaps = True
-            self._has_replicated_gaps = self._disk.read(self._folder / COMPACTED) == REPLICATED_GAPS
-        for base in bases:
-            size = self._disk.size(self._folder / file_name(base, LOG_SUFFIX))
-            segment = Segment(self._disk, self._folder, base, size, self._open_segments, self._now)
-            segment.sealed = base != bases[-1]
-            self._segments.append(segment)
-        if self._torn_at_start:
-            for segment in list(self._segments):
-                self._report.truncated_bytes += segment.size
-                self._remove_segment(segment)
-            bases.clear()
-        if self._closed_as is not None:
-            self._compare(self._closed_as)
-        known = set(bases)
-        for name in names:
-            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and _is_offset(name):
-                if _offset_of(name) not in known:
-                    self._remove(name)
-            elif name.endswith(SNAPSHOT_SUFFIX) and _is_offset(name):
-                self._snapshots.offsets.add(_offset_of(name))
-        if not self._segments:
-            self._segments.append(
-                Segment.create(self._disk, self._folder, self._log_start, self._open_segments, self._now)
-            )
-            return
-        self._remove_failed_rolls()
-        if self._report.clean:
-            for segment in self._segments:
-                self._rebuild_missing_indexes(segment)
-
-    def _check_first(self, bases: list[int]) -> None:
-        """Offline when the segment is missing in which the log starts. Retention renames before it removes,
-        and what it renamed is removed when the new start has been written down."""
-        start = self._known_start
-        if start is None or (bases and bases[0] <= start):
-            return
-        deleted = [name for name in self._names if name.endswith(LOG_SUFFIX + DELETED_SUFFIX)]
-        if any(_offset_of(name) <= start for name in deleted if name.split(".", 1)[0].isdigit()):
-            return
-        if not bases and start == self._recovery_point == 0:
-            return  # nothing was ever synced
-        if self._power_lost and self._recovery_point <= start:
-            self._torn_at_start = True  # the name of the first segment never reached the disk
-            return
-        found = f"the first segment is {file_name(bases[0], LOG_SUFFIX)}" if bases else "there is no segment"
-        raise Offline(
-            f"the segment that holds offset {start} is missing in {self._folder}: {found}, but the log "
-            f"starts at offset {start} ({self._folder.parent / LOG_STARTS}). {REMEDY}"
-        )
-
-    def _compare(self, closed_as: LogFiles) -> None:
-        """Compare the files with those that were there when the log was closed. Offline when one is missing
-        or has changed, and more is checked when there are more than there were."""
-        found = {segment.base_offset: segment for segment in self._segments}
-        for base, size, index_size, time_index_size, *_ in closed_as.segments:
-            path = self._folder / file_name(base, LOG_SUFFIX)
-            segment = found.pop(base, None)
-            if segment is None:
-                raise Offline(f"{path} is missing, which was there when the log was closed. {REMEDY}")
-            if segment.size < size or (segment.size > size and segment.sealed):
-                raise Offline(
-                    f"{path} has {segment.size} bytes, but had {size} when the log was closed. {REMEDY}"
-                )
-            if segment.size > size:
-                self._report.clean = False  # a disk that failed may have left more than was appended
-            elif self._index_file_sizes(base) != (index_size, time_index_size):
-                suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-                self._rebuild_indexes(segment, [file_name(base, suffix) for suffix in suffixes])
-                self._names.update(file_name(base, suffix) for suffix in suffixes)
-        if any(segment.size for segment in found.values()):
-            self._report.clean = False
-
-    def _index_file_sizes(self, base: int) -> tuple[int, int]:
-        """Bytes of the files of both indexes of a segment; 0 for one that is missing."""
-        names = file_name(base, INDEX_SUFFIX), file_name(base, TIME_INDEX_SUFFIX)
-        index, time_index = (
-            self._disk.size(self._folder / name) if name in self._names else 0 for name in names
-        )
-        return index, time_index
-
-    def _remove_failed_rolls(self) -> None:
-        """An empty segment that begins within the one before it comes of a roll that the disk cut short.
-
-        A search for an offset behind its beginning would look into it, and miss what the other one holds.
-        """
-        for number in range(len(self._segments) - 2, 0, -1):
-            empty = self._segments[number]
-            if empty.size:
-                continue
-            before = next((each for each in reversed(self._segments[:number]) if each.size), None)
-            try:
-                if before is not None and self._end_of(before) > empty.base_offset:
-                    self._remove_segment(empty)
-            except Damaged as damage:
-                raise offline_at(before or empty, damage) from damage
-
-    def _rebuild_missing_indexes(self, segment: Segment) -> None:
-        wanted = [file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-        missing = [name for name in wanted if name not in self._names]
-        if missing and segment.size:
-            self._rebuild_indexes(segment, missing)
-
-    def _rebuild_indexes(self, segment: Segment, files: list[str]) -> None:
-        """Rebuild indexes. A clean stop writes none for an active segment that is too short to need any."""
-        try:
-            segment.rebuild_indexes(self._config.index_interval)
-        except Damaged as damage:
-            raise offline_at(segment, damage) from damage
-        if not segment.has_no_index_entries():
-            self._report.rebuilt_indexes += files
-            self._report.scanned_bytes += segment.size
-
-    def _remove(self, name: str) -> None:
-        self._disk.remove(self._folder / name)
-        self._report.removed_files.append(name)
 
     # -- a clean stop --------------------------------------------------------------------------------
 
@@ -303,7 +166,7 @@ class Loader:
         if self._closed_as is None:
             self._check_flushed(len(self._segments) - 1)
         try:
-            end_offset = self._end_of(active)
+            end_offset = self._files.end_of(active)
         except Damaged:
             end_offset = -1
         if end_offset != self._recovery_point or not epochs_are_whole:
@@ -316,38 +179,13 @@ class Loader:
         self._open_segments.forget(active)
         return end_offset
 
-    def _end_of(self, segment: Segment) -> int:
-        """Where a segment ends, from the last entry of its index and the few batches behind it."""
-        end_offset = segment.base_offset
-        if segment.size == 0:
-            return end_offset
-        try:
-            return self._end_by_index(segment)
-        except (Damaged, CorruptIndex):
-            self._rebuild_indexes(segment, [file_name(segment.base_offset, INDEX_SUFFIX)])
-        return self._end_by_index(segment)
-
-    def _end_by_index(self, segment: Segment) -> int:
-        position = segment.last_indexed_position()
-        end_offset, newest = segment.base_offset, -1
-        highest = segment.base_offset + MAX_RELATIVE_OFFSET
-        for _, header in walk(segment.file, position, segment.size, segment.base_offset, highest):
-            end_offset = header[0] + header[6] + 1
-            newest = max(newest, header[8])
-        if segment.sealed and segment.load_max_timestamp() < newest:
-            raise CorruptIndex(f"{segment.path_of(TIME_INDEX_SUFFIX)} ends before its segment does")
-        return end_offset
-
     def _restore_producers(self, end_offset: int) -> None:
         try:
             self._report.replayed_batches = restore_producers(
                 self._producers, self._snapshots, self._segments, end_offset, self._now
             )
         except Damaged as damage:
-            raise self._offline_somewhere(damage) from damage
-
-    def _offline_somewhere(self, damage: Damaged) -> Offline:
-        return Offline(f"{damage.reason} at byte {damage.position} of a segment in {self._folder}")
+            raise offline_in(self._folder, damage) from damage
 
     # -- a crash -------------------------------------------------------------------------------------
 
@@ -399,11 +237,11 @@ class Loader:
     def _check_flushed(self, first: int) -> None:
         """Segments before the recovery point are not scanned; each must reach to where the next begins."""
         for segment, following in zip(self._segments[:first], self._segments[1 : first + 1], strict=True):
-            self._rebuild_missing_indexes(segment)
+            self._files.rebuild_missing_indexes(segment)
             if segment.size == 0 and any(segment.index_file_sizes()):
                 raise Offline(f"{segment.path} is empty, but its indexes are not. {REMEDY}")
             try:
-                end_offset = self._end_of(segment)
+                end_offset = self._files.end_of(segment)
             except Damaged as damage:
                 raise offline_at(segment, damage) from damage
             if end_offset > following.base_offset or (
@@ -434,7 +272,7 @@ class Loader:
                     self._producers, self._segments[:first], start, base, self._now
                 )
         except Damaged as damage:
-            raise self._offline_somewhere(damage) from damage
+            raise offline_in(self._folder, damage) from damage
         return base, 0
 
     def _batch_at(self, segment: Segment, offset: int) -> int | None:
@@ -507,7 +345,7 @@ class Loader:
         highest = min([segment.base_offset + MAX_RELATIVE_OFFSET, *(base - 1 for base in behind[:1])])
         if not self._may_have_gaps:
             return highest, -1
-        if behind or self._has_replicated_gaps or self._power_lost:
+        if behind or self._files.has_replicated_gaps or self._power_lost:
             return highest, LARGEST_OFFSET
         return highest, self._cleaned_to  # the active segment holds all that was appended
 
@@ -517,7 +355,7 @@ class Loader:
             return None
         segment, following = self._segments[number], self._segments[number + 1]
         if end_offset > following.base_offset and following.size == 0 and number + 2 == len(self._segments):
-            self._remove_segment(following)  # a roll that failed half way, before it counted
+            self._files.remove_segment(following)  # a roll that failed half way, before it counted
             segment.sealed = False
             return None
         if end_offset > following.base_offset or (
@@ -544,13 +382,7 @@ class Loader:
         segment.sealed = False
         segment.write_indexes()
         for each in behind:
-            self._remove_segment(each)
-
-    def _remove_segment(self, segment: Segment) -> None:
-        self._segments.remove(segment)
-        self._open_segments.forget(segment)
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
-            self._remove(file_name(segment.base_offset, suffix))
+            self._files.remove_segment(each)
 
     # -- epochs --------------------------------------------------------------------------------------
 
@@ -611,18 +443,8 @@ class Loader:
             "%s: the log ends before its start offset %d; starting empty", self._name, self._log_start
         )
         for segment in list(self._segments):
-            self._remove_segment(segment)
+            self._files.remove_segment(segment)
         self._snapshots.remove_after(-1)
         self._producers.clear()
-        self._segments = [
-            Segment.create(self._disk, self._folder, self._log_start, self._open_segments, self._now)
-        ]
+        self._segments.append(self._files.create_segment(self._log_start))
         return self._log_start
-
-
-def _is_offset(name: str) -> bool:
-    return name.split(".", 1)[0].isdigit() and name.count(".") == 1
-
-
-def _offset_of(name: str) -> int:
-    return int(name.split(".", 1)[0])
