@@ -22,7 +22,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from ottla.protocol_client.wire import Wire
-from ottla.storage.log_directory import BOOT_ID_FILE
+from ottla.storage.directory_checkpoints import BOOT_ID_FILE
 from ottla.testing.in_process import InProcessBroker
 
 TOPIC = "t"

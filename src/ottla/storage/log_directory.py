@@ -13,41 +13,31 @@ import errno
 import logging
 import os
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ottla.clock import Clock
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
-    CHECKPOINT_SUMS,
     CLEAN_SHUTDOWN,
     CLEANED_OFFSETS,
     COMPACTED,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_STARTS,
-    META,
-    META_KEYS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
-    CheckpointSums,
     TopicPartition,
-    decode_offsets,
-    decode_partition_metadata,
-    decode_properties,
     differs_by_damage,
     encode_clean_shutdown,
-    encode_offsets,
-    encode_partition_metadata,
-    encode_properties,
 )
 from ottla.storage.clean_open import open_as_closed
-from ottla.storage.descriptors import descriptors_for_clients, descriptors_for_files
+from ottla.storage.closing import close_logs
+from ottla.storage.descriptors import descriptors_for_files
+from ottla.storage.directory_checkpoints import NO_TOPIC_ID, DirectoryCheckpoints
 from ottla.storage.files import Disk, Lock, LockHeld
-from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
+from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.loaded import Loaded
 from ottla.storage.log import Log
 from ottla.storage.log_config import FOREVER, LogConfig
@@ -57,24 +47,17 @@ from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery import Loader
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.segment import Segment
-from ottla.storage.segment_list import SEGMENTS, LogFiles
-from ottla.storage.segment_list import decode as decode_segments
-from ottla.storage.segment_list import encode as encode_segments
+from ottla.storage.segment_list import LogFiles
 from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
-BOOT_ID_FILE = ".boot-id"
 _DELETE_SUFFIX = "-delete"
 _DELETED_FOLDER = re.compile(r".+-\d+\.[0-9a-f]{32}" + _DELETE_SUFFIX)
 _LOG_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)(\..+)?")
 _NAMED_FILES = (PARTITION_METADATA, LEADER_EPOCHS, COMPACTED)
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
-_NO_TOPIC_ID = bytes(16)
-_MOST_CLOSERS = 32
-_FILES_OF_CLOSER = 8  # open at once while a log of one segment is closed
-_MANY = 32  # logs to be synced on a stop, from which on one sync of all costs less than many
 
 
 class DirectoryInUse(Exception):
@@ -105,11 +88,9 @@ class LogDirectory:
         self._open_segments = OpenSegments(max_open_files or descriptors_for_files())
         self._lock: Lock | None = None
         self._pending_deletions = PendingDeletions(disk)
-        self._checkpointed: dict[str, bytes] = {}
-        self._sums = CheckpointSums()
+        self._checkpoints = DirectoryCheckpoints(path, disk)
         self._marks: Mapping[TopicPartition, int] = {}  # high watermarks, as they were written last
         self._closed_as: dict[TopicPartition, LogFiles] = {}  # while the folder is open: of offline logs
-        self._writing = threading.Lock()  # checkpoints are written by chores, deletions and truncations
 
     # -- open and close ------------------------------------------------------------------------------
 
@@ -134,15 +115,16 @@ class LogDirectory:
             self._disk.remove(self.path / CLEAN_SHUTDOWN)
             self._disk.sync_folder(self.path)
         boot_id = self._disk.boot_id()
-        self._power_lost = not boot_id or self._read_boot(names) != boot_id
+        self._power_lost = not boot_id or self._checkpoints.read_boot_id() != boot_id
         if note_boot:
             self.note_boot()
-        self._closed_as = self._read_segments()
-        self._sums = self._read_sums()
-        recovery_points = self._read_checkpoint(RECOVERY_POINTS)
-        log_starts = self._read_checkpoint(LOG_STARTS)
-        self.cleaned_offsets = self._read_checkpoint(CLEANED_OFFSETS)
-        self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
+        self._closed_as = self._checkpoints.read_segments(is_expected=self.was_clean)
+        # After a loss of power the sums may be older or newer than the files.
+        self._checkpoints.read_sums(are_current=not self._power_lost)
+        recovery_points = self._checkpoints.read_offsets(RECOVERY_POINTS)
+        log_starts = self._checkpoints.read_offsets(LOG_STARTS)
+        self.cleaned_offsets = self._checkpoints.read_offsets(CLEANED_OFFSETS)
+        self.high_watermarks = self._checkpoints.read_offsets(HIGH_WATERMARKS)
         self._marks = dict(self.high_watermarks)
         reports = []
         for name in sorted(names):
@@ -187,7 +169,7 @@ class LogDirectory:
     def _write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """A log may have been deleted and made again since the marks were taken."""
         self._marks = marks
-        self._write_checkpoint(
+        self._checkpoints.write_offsets(
             HIGH_WATERMARKS,
             lambda: {
                 key: min(mark, log.end_offset if log.failure is None else mark)
@@ -219,14 +201,7 @@ class LogDirectory:
 
     def note_boot(self) -> None:
         """Write down in which run of the machine the folder is used."""
-        boot_id = self._disk.boot_id()
-        if self._read_boot(self._disk.list(self.path)) != boot_id:
-            self._disk.replace(self.path / BOOT_ID_FILE, boot_id.encode(), sync=True)
-
-    def _read_boot(self, names: list[str]) -> str:
-        if BOOT_ID_FILE not in names:
-            return ""
-        return self._disk.read(self.path / BOOT_ID_FILE).decode(errors="replace")
+        self._checkpoints.write_boot_id(self._disk.boot_id())
 
     def _open_as_closed(
         self, key: TopicPartition, folder: Path, closed_as: LogFiles
@@ -271,9 +246,9 @@ class LogDirectory:
         for path in loaded.deleted_files:
             self._pending_deletions.add(path)
         try:
-            topic_id = self._read_topic_id(folder)
+            topic_id = self._checkpoints.read_topic_id(folder)
         except OSError as problem:
-            topic_id = _NO_TOPIC_ID
+            topic_id = NO_TOPIC_ID
             loaded.report.failure = f"{folder.name} is offline: {problem}"
             loaded.failure = loaded.failure or ApiError(ErrorCode.KAFKA_STORAGE_ERROR, loaded.report.failure)
         return self._take(key, topic_id, folder, config, loaded)
@@ -342,18 +317,7 @@ class LogDirectory:
         self, high_watermarks: Mapping[TopicPartition, int] | None = None, *, broker_epoch: int = -1
     ) -> None:
         """Close all logs; after a clean close of all of them the next `open` needs no scan. Blocks."""
-        unsettled = [log for log in self.logs.values() if not log.is_settled]
-        if len(unsettled) >= _MANY:
-            self._settle_together(unsettled)
-        unsettled = [log for log in unsettled if not log.is_settled]
-        outcomes: dict[Log, bool] = {}
-        if self._disk.has_latency:
-            # Syncs that wait for the disk together cost little more than one.
-            with ThreadPoolExecutor(_closers(), "close-log") as threads:
-                outcomes.update(zip(unsettled, threads.map(_close, unsettled), strict=True))
-        for log in self.logs.values():
-            if log not in outcomes:
-                outcomes[log] = _close(log)
+        outcomes = close_logs(list(self.logs.values()), self._disk, self.path)
         if all(outcomes.values()):
             try:
                 self.checkpoint(high_watermarks)
@@ -368,18 +332,7 @@ class LogDirectory:
         for key, log in self.logs.items():
             if outcomes[log]:
                 self._closed_as[key] = log.files()
-        self._disk.replace(self.path / SEGMENTS, encode_segments(self._closed_as), sync=True)
-
-    def _read_segments(self) -> dict[TopicPartition, LogFiles]:
-        """What the logs held when they were closed; empty when that is not known."""
-        try:
-            return decode_segments(self._disk.read(self.path / SEGMENTS))
-        except FileNotFoundError:
-            if self.was_clean:
-                logger.warning("%s is missing; a missing segment may go unnoticed", self.path / SEGMENTS)
-        except CorruptCheckpoint as damage:
-            logger.warning("%s is damaged (%s); going without it", self.path / SEGMENTS, damage)
-        return {}
+        self._checkpoints.write_segments(self._closed_as)
 
     def _write_segments(self) -> None:
         """The logs that are used from now on will not be any more what they were when they were closed."""
@@ -390,33 +343,9 @@ class LogDirectory:
         }
         self._closed_as = offline
         if offline:
-            self._disk.replace(self.path / SEGMENTS, encode_segments(offline), sync=True)
+            self._checkpoints.write_segments(offline)
         else:
-            self._disk.remove(self.path / SEGMENTS)
-            # A loss of power must not bring the list back: it would be believed about logs that went on.
-            self._disk.sync_folder(self.path)
-
-    def _settle_together(self, logs: list[Log]) -> None:
-        """Write what these logs have to leave, and sync all of it by one call instead of several for each.
-
-        Nothing counts as synced before that call has returned. What fails is left to closing one by one.
-        """
-        written = []
-        for log in logs:
-            try:
-                log.write_all()
-            except ApiError as problem:
-                logger.warning("%s: trying again: %s", log.name, problem.message)
-            else:
-                written.append(log)
-        try:
-            self._disk.sync_all(self.path)
-        except OSError as problem:
-            if problem.errno != errno.ENOSYS:
-                logger.warning("%s: syncing file by file, not all at once: %s", self.path, problem)
-            return
-        for log in written:
-            log.all_is_synced()
+            self._checkpoints.remove_segments()
 
     def abandon(self) -> None:
         """Let go of everything as it is, as a crash would."""
@@ -439,16 +368,16 @@ class LogDirectory:
         key = topic, partition
         log = self.logs.get(key)
         if log is not None:
-            if log.topic_id == topic_id or _NO_TOPIC_ID in (log.topic_id, topic_id):
-                if log.topic_id != topic_id != _NO_TOPIC_ID and log.failure is None:
+            if log.topic_id == topic_id or NO_TOPIC_ID in (log.topic_id, topic_id):
+                if log.topic_id != topic_id != NO_TOPIC_ID and log.failure is None:
                     # A crash came between the folder and the file with its id.
-                    self._write_topic_id(log.folder, topic_id)
+                    self._checkpoints.write_topic_id(log.folder, topic_id)
                     log.topic_id = topic_id
                 log.configure(config)
                 return log
             if differs_by_damage(log.topic_id, topic_id) and log.failure is None:
                 logger.warning("%s is damaged, and is written again", log.folder / PARTITION_METADATA)
-                self._write_topic_id(log.folder, topic_id)
+                self._checkpoints.write_topic_id(log.folder, topic_id)
                 log.topic_id = topic_id
                 log.configure(config)
                 return log
@@ -462,8 +391,8 @@ class LogDirectory:
                 raise FileExistsError(errno.EEXIST, "this folder is not one of ours", str(folder))
             self._disk.remove_folder(folder)  # what a deletion or a creation left that the disk cut short
         self._disk.make_folder(folder)
-        if topic_id != _NO_TOPIC_ID:
-            self._write_topic_id(folder, topic_id)
+        if topic_id != NO_TOPIC_ID:
+            self._checkpoints.write_topic_id(folder, topic_id)
         segment = Segment.create(self._disk, folder, 0, self._open_segments, self._clock.now_ms())
         log = self.logs[key] = self._log(
             key,
@@ -564,77 +493,28 @@ class LogDirectory:
 
     def checkpoint_cleaned(self) -> None:
         """Write up to where the logs are compacted. Blocks."""
-        self._write_checkpoint(
+        self._checkpoints.write_offsets(
             CLEANED_OFFSETS,
             lambda: {key: offset for key, offset in list(self.cleaned_offsets.items()) if key in self.logs},
         )
 
     def _checkpoint_recovery_points(self) -> None:
-        self._write_checkpoint(
+        self._checkpoints.write_offsets(
             RECOVERY_POINTS, lambda: {key: log.recovery_point for key, log in list(self.logs.items())}
         )
 
     def checkpoint_log_starts(self) -> None:
         """Write where the logs start. Blocks."""
-        self._write_checkpoint(
+        self._checkpoints.write_offsets(
             LOG_STARTS,
             lambda: {key: log.log_start_offset for key, log in list(self.logs.items())},
         )
-
-    def _write_checkpoint(self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        """Write what `offsets` finds. Two writers take turns, or older offsets could replace newer ones."""
-        with self._writing:
-            data = encode_offsets(offsets())
-            if self._checkpointed.get(name) != data:
-                # First, so that a process killed between the two leaves a sum for whichever file is there.
-                self._sums.note(name, data)
-                self._disk.replace(self.path / CHECKPOINT_SUMS, self._sums.encode(), sync=False)
-                self._disk.replace(self.path / name, data, sync=True)
-                self._checkpointed[name] = data
-
-    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        path = self.path / name
-        try:
-            data = self._disk.read(path)
-            # After a loss of power the sums may be older or newer than the file.
-            if not self._power_lost and not self._sums.fits(name, data):
-                raise CorruptCheckpoint("its checksum is wrong")
-            offsets = decode_offsets(data)
-            self._checkpointed[name] = data
-            return offsets
-        except FileNotFoundError:
-            if self._sums.knows(name):
-                logger.warning("%s is missing; going without it", path)
-        except CorruptCheckpoint as damage:
-            logger.warning("%s is damaged (%s); going without it", path, damage)
-        return {}
-
-    def _read_sums(self) -> CheckpointSums:
-        try:
-            return CheckpointSums.decode(self._disk.read(self.path / CHECKPOINT_SUMS))
-        except FileNotFoundError:
-            return CheckpointSums()
-        except CorruptCheckpoint as damage:
-            logger.warning("%s is damaged (%s)", self.path / CHECKPOINT_SUMS, damage)
-            return CheckpointSums()
 
     def _is_ours(self, folder: Path) -> bool:
         """Whether a folder with the name of a partition is one. Others may keep their things beside ours."""
         names = self._disk.list(folder)
         # Files may still have their temporary name, and a loss of power keeps any of them.
         return not names or any(n.startswith(_NAMED_FILES) or _LOG_FILE.fullmatch(n) for n in names)
-
-    def _write_topic_id(self, folder: Path, topic_id: bytes) -> None:
-        self._disk.replace(folder / PARTITION_METADATA, encode_partition_metadata(topic_id), sync=False)
-
-    def _read_topic_id(self, folder: Path) -> bytes:
-        try:
-            return decode_partition_metadata(self._disk.read(folder / PARTITION_METADATA))
-        except FileNotFoundError:
-            return _NO_TOPIC_ID
-        except CorruptCheckpoint as damage:
-            logger.warning("%s: %s", folder / PARTITION_METADATA, damage)
-            return _NO_TOPIC_ID
 
     # -- about the folder ----------------------------------------------------------------------------
 
@@ -643,20 +523,10 @@ class LogDirectory:
 
         CorruptCheckpoint when there is such a file and it does not say that.
         """
-        path = self.path / META
-        try:
-            found = decode_properties(self._disk.read(path))
-        except FileNotFoundError:
-            return {}
-        except CorruptCheckpoint as damage:
-            raise CorruptCheckpoint(f"{path} {damage}") from damage
-        missing = [key for key in META_KEYS if key not in found]
-        if missing:
-            raise CorruptCheckpoint(f"{path} has no {' and no '.join(missing)}")
-        return found
+        return self._checkpoints.read_meta()
 
     def write_meta(self, values: Mapping[str, str]) -> None:
-        self._disk.replace(self.path / META, encode_properties(values), sync=True)
+        self._checkpoints.write_meta(values)
 
     @property
     def size(self) -> int:
@@ -666,23 +536,3 @@ class LogDirectory:
     def space(self) -> tuple[int, int]:
         """Bytes of the file system: in all, and still free."""
         return self._disk.space(self.path)
-
-
-def _closers() -> int:
-    """How many threads close logs: by then the descriptors of clients are free for their files."""
-    return max(min(descriptors_for_clients() // _FILES_OF_CLOSER, _MOST_CLOSERS), 1)
-
-
-def _close(log: Log) -> bool:
-    """Close a log; False when it has to be scanned at the next start.
-
-    That is also so for a log that is offline: it must be found damaged again. Without the marker of a clean
-    stop the others, whose recovery point is their end, cost the next start little.
-    """
-    online = log.failure is None
-    try:
-        log.close()
-    except ApiError as problem:
-        logger.error("%s was not closed cleanly: %s", log.name, problem.message)
-        return False
-    return online

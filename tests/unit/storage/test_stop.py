@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.clock import ManualClock
-from ottla.storage import log_directory
+from ottla.storage import closing
 from ottla.storage.checkpoints import CLEAN_SHUTDOWN
 from ottla.storage.files import Disk
 from ottla.storage.log_config import LogConfig
@@ -174,7 +174,7 @@ def test_a_loss_of_power_after_the_stop_loses_nothing(seed: int) -> None:
 
 def test_a_crash_at_any_moment_of_the_stop_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed there: all that was written is there. Without power: all that had been flushed is."""
-    monkeypatch.setattr(log_directory, "_MANY", 1)
+    monkeypatch.setattr(closing, "_MANY", 1)
     at = 1
     while True:
         memory = MemoryDisk()
