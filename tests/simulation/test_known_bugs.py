@@ -8,8 +8,9 @@ import pytest
 
 from ottla.coordinator.offsets import Offsets
 from ottla.storage.flushing import Flushing
+from ottla.storage.loaded import Loaded
 from ottla.storage.producer_state import ProducerStates
-from ottla.storage.recovery import Loaded, Loader
+from ottla.storage.recovery import Loader
 from simulation.single_broker import run
 
 MOST_SEEDS = 12

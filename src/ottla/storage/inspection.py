@@ -163,7 +163,7 @@ def set_times(
     """Write attributes and largest timestamp into the batch and give it the CRC that goes with them."""
     _CRC_AND_ATTRIBUTES.pack_into(records, position + _CRC_POSITION, 0, attributes)
     _MAX_TIMESTAMP.pack_into(records, position + _MAX_TIMESTAMP_POSITION, max_timestamp)
-    with records[position + CRC_START : position + header[1] + LENGTH_OVERHEAD] as covered:
+    with records[position + CRC_START : position + header.batch_length + LENGTH_OVERHEAD] as covered:
         crc = crc32c(covered)
     _CRC_AND_ATTRIBUTES.pack_into(records, position + _CRC_POSITION, crc, attributes)
     return header._replace(crc=crc, attributes=attributes, max_timestamp=max_timestamp)

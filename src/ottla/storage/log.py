@@ -242,12 +242,13 @@ class Log:
                 if base_offset > expected:  # the leader's log was compacted
                     self.may_have_gaps = True
                     self._flushing.mark_replicated_gaps()
-                expected = base_offset + header[6] + 1
+                expected = base_offset + header.last_offset_delta + 1
             self._write(records[:size], batches, end, self._clock.now_ms())
             for _, base_offset, header in batches:
                 if header.leader_epoch > self.leader_epochs.latest:
                     self._note_epoch(header.leader_epoch, base_offset)
-        return AppendInfo(batches[0][1], end - 1, -1, self.log_start_offset, False, size)
+        _, first_offset, _ = batches[0]
+        return AppendInfo(first_offset, end - 1, -1, self.log_start_offset, False, size)
 
     def _duplicate(self, known: BatchRange) -> AppendInfo:
         append_time = known.timestamp if self.config.is_log_append_time else -1
@@ -264,10 +265,13 @@ class Log:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{self.name}: {size} bytes are larger than segment.bytes={config.segment_bytes}",
             )
-        max_timestamp = batches[0][2][8] if len(batches) == 1 else max(batch[2][8] for batch in batches)
+        _, first_offset, first = batches[0]
+        max_timestamp = first.max_timestamp
+        if len(batches) > 1:
+            max_timestamp = max(header.max_timestamp for _, _, header in batches)
         try:
             if segment.should_roll(config, size, next_offset - 1, max_timestamp, now):
-                segment = self._row.roll(batches[0][1], producers)
+                segment = self._row.roll(first_offset, producers)
             began = self._clock.monotonic()
             segment.append(data, batches, config.index_interval)
             ended = self._clock.monotonic()
@@ -280,10 +284,12 @@ class Log:
         except OSError as problem:
             raise disk_refused(self.name, self.folder, "write", problem) from problem
         for position, base_offset, header in batches:
-            if header[9] >= 0:
+            if header.producer_id >= 0:
                 control = None
-                if header[5] & CONTROL:
-                    control = read_control_record(data[position : position + header[1] + LENGTH_OVERHEAD])
+                if header.attributes & CONTROL:
+                    control = read_control_record(
+                        data[position : position + header.batch_length + LENGTH_OVERHEAD]
+                    )
                 producers.update(header, base_offset, now, control)
         self.end_offset = next_offset
 

@@ -227,8 +227,8 @@ class PartitionFolder:
         end_offset, newest = segment.base_offset, -1
         highest = segment.base_offset + MAX_RELATIVE_OFFSET
         for _, header in walk(segment.file, position, segment.size, segment.base_offset, highest):
-            end_offset = header[0] + header[6] + 1
-            newest = max(newest, header[8])
+            end_offset = header.next_offset
+            newest = max(newest, header.max_timestamp)
         if segment.sealed and segment.load_max_timestamp() < newest:
             raise CorruptIndex(f"{segment.path_of(TIME_INDEX_SUFFIX)} ends before its segment does")
         return end_offset

@@ -85,11 +85,11 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        return self.batches[-1][1] if self.batches else NO_SEQUENCE
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
     def last_offset(self) -> int:
-        return self.batches[-1][3] if self.batches else -1
+        return self.batches[-1].last_offset if self.batches else -1
 
 
 class EndOfTransaction(NamedTuple):
@@ -142,22 +142,23 @@ class ProducerStates:
         """
         pending: dict[int, tuple[int, int]] | None = None  # within one append: id -> epoch, last sequence
         for _, base_offset, header in batches:
-            producer_id = header[9]
+            producer_id = header.producer_id
             if producer_id < 0:
                 continue
             state = self._by_id.get(producer_id)
-            epoch, sequence = header[10], header[11]
-            last_sequence = (sequence + header[6]) & _LAST_SEQUENCE
+            epoch, sequence = header.producer_epoch, header.base_sequence
+            last_sequence = (sequence + header.last_offset_delta) & _LAST_SEQUENCE
             if pending is not None and producer_id in pending:
                 known_epoch, known_sequence = pending[producer_id]
                 self._check_sequence(header, base_offset, known_epoch, known_sequence, from_client)
             elif state is not None:
-                if from_client and state.epoch == epoch:
+                is_next = sequence == (state.last_sequence + 1) & _LAST_SEQUENCE
+                if from_client and state.epoch == epoch and not is_next:
                     for known in state.batches:
-                        if known[0] == sequence and known[1] == last_sequence:
+                        if known.first_sequence == sequence and known.last_sequence == last_sequence:
                             return known
                 self._check_sequence(header, base_offset, state.epoch, state.last_sequence, from_client)
-                if state.transaction_start >= 0 and not header[5] & (TRANSACTIONAL | CONTROL):
+                if state.transaction_start >= 0 and not header.attributes & (TRANSACTIONAL | CONTROL):
                     raise ApiError(
                         ErrorCode.INVALID_TXN_STATE,
                         f"{self._partition}: producer {producer_id} has an open transaction and sent a batch "
@@ -171,12 +172,12 @@ class ProducerStates:
     def _check_sequence(
         self, header: BatchHeader, base_offset: int, known_epoch: int, known_sequence: int, from_client: bool
     ) -> None:
-        epoch, sequence = header[10], header[11]
+        epoch, sequence = header.producer_epoch, header.base_sequence
         if epoch < known_epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"{self._partition}: producer {header[9]} writes with epoch {epoch}, but epoch {known_epoch} "
-                "has already written: it has been replaced",
+                f"{self._partition}: producer {header.producer_id} writes with epoch {epoch}, but epoch "
+                f"{known_epoch} has already written: it has been replaced",
             )
         if not from_client:
             return
@@ -184,14 +185,14 @@ class ProducerStates:
             if sequence != 0:
                 raise ApiError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"{self._partition}: producer {header[9]} begins epoch {epoch} with sequence {sequence} "
-                    "instead of 0",
+                    f"{self._partition}: producer {header.producer_id} begins epoch {epoch} with sequence "
+                    f"{sequence} instead of 0",
                 )
         elif sequence != (known_sequence + 1) & _LAST_SEQUENCE:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"{self._partition}: producer {header[9]} sent sequence {sequence} for offset {base_offset} "
-                f"after {known_sequence}",
+                f"{self._partition}: producer {header.producer_id} sent sequence {sequence} for offset "
+                f"{base_offset} after {known_sequence}",
             )
 
     # -- changes, by appends and by replay -----------------------------------------------------------
@@ -200,7 +201,7 @@ class ProducerStates:
         self, header: BatchHeader, base_offset: int, now_ms: int, control: ControlRecord | None = None
     ) -> EndOfTransaction | None:
         """Note a batch that is in the log. A control batch comes with its one record opened."""
-        producer_id, epoch = header[9], header[10]
+        producer_id, epoch = header.producer_id, header.producer_epoch
         state = self._by_id.get(producer_id)
         if state is None:
             if len(self._by_id) >= self.limit:
@@ -210,16 +211,18 @@ class ProducerStates:
             state.epoch = epoch
             state.batches = []
         state.last_seen_ms = now_ms
-        state.last_timestamp = header[8]
-        if header[5] & CONTROL:
+        state.last_timestamp = header.max_timestamp
+        if header.attributes & CONTROL:
             return self._end_transaction(state, base_offset, control) if control is not None else None
         batches = state.batches
         if len(batches) == WINDOW:
             del batches[0]
-        delta, sequence = header[6], header[11]
+        delta, sequence = header.last_offset_delta, header.base_sequence
         last_sequence = (sequence + delta) & _LAST_SEQUENCE if sequence >= 0 else NO_SEQUENCE
-        batches.append(BatchRange(sequence, last_sequence, base_offset, base_offset + delta, header[8]))
-        if header[5] & TRANSACTIONAL and state.transaction_start < 0:
+        batches.append(
+            BatchRange(sequence, last_sequence, base_offset, base_offset + delta, header.max_timestamp)
+        )
+        if header.attributes & TRANSACTIONAL and state.transaction_start < 0:
             state.transaction_start = base_offset
             self._open[producer_id] = base_offset
         return None

@@ -23,7 +23,6 @@ import logging
 from pathlib import Path
 
 from ottla.clock import Clock
-from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
     HIGH_WATERMARKS,
@@ -285,13 +284,13 @@ class Loader:
                 return None
             position = segment.index.floor(offset - 1 - segment.base_offset)
             for at, header in walk(segment.file, position, segment.size, segment.base_offset):
-                if header[0] == offset:
+                if header.base_offset == offset:
                     segment.keep_indexes_to(at, offset)
                     return at
-                if header[0] > offset:
+                if header.base_offset > offset:
                     return None
-                position, reached = at + header[1] + LENGTH_OVERHEAD, header[0] + header[6] + 1
-                if reached == offset and position == segment.size:
+                position = at + header.size
+                if header.next_offset == offset and position == segment.size:
                     segment.keep_indexes_to(position, offset)
                     return position
         except Damaged:
@@ -313,17 +312,18 @@ class Loader:
         batches = verify(segment.file, position, segment.size, next_offset, highest=highest, gaps_to=gaps_to)
         try:
             for at, header in batches:
-                next_offset = header[0] + header[6] + 1
-                end = at + header[1] + LENGTH_OVERHEAD
-                segment.note_batch(at, next_offset - 1, header[8], header[1] + LENGTH_OVERHEAD, interval)
-                if header[2] > latest:
-                    epochs.assign(header[2], header[0])
-                    latest = header[2]
-                elif 0 <= header[2] < latest:
-                    raise Damaged(at, f"a batch with leader epoch {header[2]} follows leader epoch {latest}")
-                if header[9] >= 0:
+                next_offset = header.next_offset
+                size, epoch = header.size, header.leader_epoch
+                end = at + size
+                segment.note_batch(at, next_offset - 1, header.max_timestamp, size, interval)
+                if epoch > latest:
+                    epochs.assign(epoch, header.base_offset)
+                    latest = epoch
+                elif 0 <= epoch < latest:
+                    raise Damaged(at, f"a batch with leader epoch {epoch} follows leader epoch {latest}")
+                if header.producer_id >= 0:
                     producers.update(
-                        header, header[0], self._now, control_record_at(segment.file, at, header)
+                        header, header.base_offset, self._now, control_record_at(segment.file, at, header)
                     )
                 self._report.scanned_batches += 1
         except Damaged as found:

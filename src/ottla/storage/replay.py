@@ -16,7 +16,7 @@ from ottla.storage.transaction_markers import read_control_record
 
 def control_record_at(file: File, position: int, header: BatchHeader) -> ControlRecord | None:
     """The record of a control batch in a file, None for other batches."""
-    if not header[5] & CONTROL:
+    if not header.attributes & CONTROL:
         return None
     return read_control_record(file.read_at(position, header.size))
 
@@ -33,14 +33,14 @@ def replay(
             continue
         position = segment.position_before(start_offset)
         for at, header in walk(segment.file, position, segment.size, segment.base_offset):
-            if header[0] < start_offset:
+            if header.base_offset < start_offset:
                 continue
-            if header[0] >= end_offset:
+            if header.base_offset >= end_offset:
                 break
             count += 1
-            if header[9] >= 0:
+            if header.producer_id >= 0:
                 control = control_record_at(segment.file, at, header)
-                producers.update(header, header[0], now_ms, control)
+                producers.update(header, header.base_offset, now_ms, control)
     return count
 
 

@@ -60,13 +60,14 @@ def walk(
             if len(chunk) < HEADER_SIZE:
                 raise Damaged(position, "the file ends within a batch header")
         header = make(unpack(chunk, at))
-        if header[1] < minimum or header[3] != MAGIC:
+        length, base_offset, offset_delta = header.batch_length, header.base_offset, header.last_offset_delta
+        if length < minimum or header.magic != MAGIC:
             raise Damaged(position, "there is no batch header")
-        following = position + header[1] + LENGTH_OVERHEAD
+        following = position + length + LENGTH_OVERHEAD
         if following > end:
             raise Damaged(position, "a batch is longer than its file")
-        last = header[0] + header[6]
-        if header[0] < lowest or header[6] < 0 or last > highest:
+        last = base_offset + offset_delta
+        if base_offset < lowest or offset_delta < 0 or last > highest:
             raise Damaged(position, _out_of_order(header, lowest, highest))
         yield position, header
         position, lowest = following, last + 1
@@ -74,11 +75,11 @@ def walk(
 
 def _out_of_order(header: BatchHeader, lowest: int, highest: int) -> str:
     """Says why the offsets of a batch cannot be right."""
-    if header[6] < 0:
-        return f"a batch has the last offset delta {header[6]}"
-    if header[0] < lowest:
-        return f"a batch with offset {header[0]} follows offset {lowest - 1}"
-    return f"a batch ends with offset {header[0] + header[6]}, but the last offset here can be {highest}"
+    if header.last_offset_delta < 0:
+        return f"a batch has the last offset delta {header.last_offset_delta}"
+    if header.base_offset < lowest:
+        return f"a batch with offset {header.base_offset} follows offset {lowest - 1}"
+    return f"a batch ends with offset {header.last_offset}, but the last offset here can be {highest}"
 
 
 def verify(
@@ -110,16 +111,17 @@ def verify(
             if filled < HEADER_SIZE:
                 raise Damaged(position, "a batch header is cut off", cut_off=True)
         header = make(unpack(buffer, at))
-        size = header[1] + LENGTH_OVERHEAD
-        if header[3] != MAGIC or size < HEADER_SIZE:
+        size = header.batch_length + LENGTH_OVERHEAD
+        if header.magic != MAGIC or size < HEADER_SIZE:
             raise Damaged(position, "there is no batch header")
         if size > end - position:
             reason = f"a batch of {size} bytes is cut off after {end - position}"
             raise Damaged(position, reason, cut_off=True)
-        if header[0] < next_offset or header[6] < 0 or header[0] + header[6] > highest:
+        base_offset, last_offset = header.base_offset, header.base_offset + header.last_offset_delta
+        if base_offset < next_offset or last_offset < base_offset or last_offset > highest:
             raise Damaged(position, _out_of_order(header, next_offset, highest))
-        if header[0] > next_offset and header[0] > gaps_to:
-            raise Damaged(position, _gap(next_offset, header[0]))
+        if base_offset > next_offset and base_offset > gaps_to:
+            raise Damaged(position, _gap(next_offset, base_offset))
         if filled - at < size:
             if size > len(buffer):
                 view.release()
@@ -130,10 +132,10 @@ def verify(
             if filled < size:
                 raise Damaged(position, f"a batch of {size} bytes is cut off after {filled}")
         with view[at + CRC_START : at + size] as covered:
-            if crc32c(covered) != header[4]:
+            if crc32c(covered) != header.crc:
                 raise Damaged(position, "a batch has a wrong CRC")
         yield position, header
-        next_offset = header[0] + header[6] + 1
+        next_offset = last_offset + 1
         position += size
 
 
@@ -181,10 +183,10 @@ def _is_batch(file: File, position: int, end: int, next_offset: int) -> bool:
     if len(head) < HEADER_SIZE:
         return False
     header = BatchHeader._make(HEADER.unpack(head))
-    size = header[1] + LENGTH_OVERHEAD
-    if header[3] != MAGIC or not HEADER_SIZE <= size <= end - position or header[6] < 0:
+    size = header.batch_length + LENGTH_OVERHEAD
+    if header.magic != MAGIC or not HEADER_SIZE <= size <= end - position or header.last_offset_delta < 0:
         return False
-    if header[0] < next_offset:
+    if header.base_offset < next_offset:
         return False
     data = file.read_at(position, size)
-    return len(data) == size and bool(crc32c(memoryview(data)[CRC_START:]) == header[4])
+    return len(data) == size and bool(crc32c(memoryview(data)[CRC_START:]) == header.crc)

@@ -357,8 +357,8 @@ class Segment:
         self.load_max_timestamp()
         start = index.floor(self.max_timestamp_offset - self.base_offset)
         for _, header in walk(self.file, start, position, self.base_offset):
-            if header[8] > (self.max_timestamp or -1):
-                self.max_timestamp, self.max_timestamp_offset = header[8], header[0] + header[6]
+            if header.max_timestamp > (self.max_timestamp or -1):
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
     def rebuild_indexes(self, interval: int) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes, in memory and on disk, from the batches in the file. Damaged when the file is."""
@@ -366,14 +366,14 @@ class Segment:
         newest, newest_offset, since_index = -1, self.base_offset, 0
         highest = self.base_offset + MAX_RELATIVE_OFFSET
         for position, header in walk(self.file, 0, self.size, self.base_offset, highest):
-            last_offset = header[0] + header[6]
-            if header[8] > newest:
-                newest, newest_offset = header[8], last_offset
+            last_offset = header.base_offset + header.last_offset_delta
+            if header.max_timestamp > newest:
+                newest, newest_offset = header.max_timestamp, last_offset
             if since_index > interval:
                 index.add(last_offset - self.base_offset, position)
                 time_index.add(newest, newest_offset - self.base_offset)
                 since_index = 0
-            since_index += header[1] + LENGTH_OVERHEAD
+            since_index += header.batch_length + LENGTH_OVERHEAD
         self.max_timestamp, self.max_timestamp_offset, self._since_index = newest, newest_offset, since_index
         self._index, self._time_index = index, time_index
         self.write_indexes(finish=self.sealed, spare=True)
@@ -581,15 +581,17 @@ class Segment:
         if tail_last is None or tail_positions is None:
             tail_last = self._tail_last = array("q")
             tail_positions = self._tail_positions = array("q")
-            self._tail_start = batches[0][1]
+            _, self._tail_start, _ = batches[0]
         for position, base_offset, header in batches:
-            last_offset = base_offset + header[6]
+            last_offset = base_offset + header.last_offset_delta
             position += start
-            self.note_batch(position, last_offset, header[8], header[1] + LENGTH_OVERHEAD, interval)
+            size = header.batch_length + LENGTH_OVERHEAD
+            self.note_batch(position, last_offset, header.max_timestamp, size, interval)
             tail_last.append(last_offset)
             tail_positions.append(position)
         if start == 0:
-            self.first_timestamp = batches[0][2][8]
+            _, _, first = batches[0]
+            self.first_timestamp = first.max_timestamp
         self.size = start + len(data)
         if len(tail_last) > _TAIL_LONGEST:
             surplus = len(tail_last) - _TAIL_SHORTEST
@@ -633,7 +635,7 @@ class Segment:
         self._time_index = time_index
         end_offset = self.base_offset
         for _, header in walk(self.file, _floor_position(index, position), position):
-            end_offset = header[0] + header[6] + 1
+            end_offset = header.next_offset
         self.file.truncate(position)
         self.size = position
         self._reserved = 0
@@ -694,14 +696,14 @@ class Segment:
         highest = min(end_offset - 1, base + MAX_RELATIVE_OFFSET)
         batches = walk(self.file, start, self.size, base, highest)
         for walked, (position, header) in enumerate(batches):
-            last = header[0] + header[6]
+            last = header.base_offset + header.last_offset_delta
             if slot and position == start and last - base != index.offsets[slot - 1]:
                 raise CorruptIndex(f"the batch at byte {position} does not end where the index says")
             if last >= offset:
-                gap = header[0] > offset
+                gap = header.base_offset > offset
                 if gap:
                     next(batches, None)  # a base offset that is wrong shows at the batch behind it
-                return Place(position, header[1] + LENGTH_OVERHEAD, gap)
+                return Place(position, header.batch_length + LENGTH_OVERHEAD, gap)
             if walked == _WALKED_AT_ONCE and not wait:
                 self._refine_index(index, last, position)
                 length = min(_LOOKED_THROUGH, self.size - position)
@@ -726,7 +728,7 @@ class Segment:
         position = index.positions[slot - 1]
         try:
             _, header = next(walk(self.file, position, self.size, base))
-            if header[0] + header[6] - base == index.offsets[slot - 1]:
+            if header.last_offset - base == index.offsets[slot - 1]:
                 return position
             problem = "a batch does not end where the index says"
         except Damaged as damage:

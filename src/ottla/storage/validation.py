@@ -103,11 +103,11 @@ def validate_and_stamp(
     replaced: dict[int, memoryview] | None = None  # under another codec, by their place in the append
     while end - position >= HEADER_SIZE:
         header = read_header(records, position)
-        size = header[1] + LENGTH_OVERHEAD
-        if header[3] != MAGIC:
+        size = header.batch_length + LENGTH_OVERHEAD
+        if header.magic != MAGIC:
             raise ApiError(
                 ErrorCode.INVALID_RECORD,
-                f"{partition}: record format {header[3]} is not supported, only {MAGIC} is",
+                f"{partition}: record format {header.magic} is not supported, only {MAGIC} is",
             )
         if size < HEADER_SIZE:
             raise ApiError(
@@ -123,22 +123,23 @@ def validate_and_stamp(
             )
         with records[position + CRC_START : position + size] as covered:
             crc = crc32c(covered)
-        if crc != header[4]:
+        if crc != header.crc:
             raise ApiError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"{partition}: CRC of a batch is {crc:08x} where its header says {header[4]:08x}",
+                f"{partition}: CRC of a batch is {crc:08x} where its header says {header.crc:08x}",
             )
         if from_client:
             _check_header(header, size, config, partition)
-        attributes = header[5]
+        attributes = header.attributes
         if stamped_here and from_client and attributes & LOG_APPEND_TIME:
             raise ApiError(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"{partition}: a producer may not set the timestamp type to LogAppendTime",
             )
         target, at = records, position
+        has_plausible_times = stamped_here or 0 <= header.base_timestamp <= header.max_timestamp <= latest
         if (
-            (from_client and (opens or not (0 <= header[7] <= header[8] <= latest or stamped_here)))
+            (from_client and (opens or not has_plausible_times))
             or (target_codec is not None and attributes & COMPRESSION_MASK != target_codec)
         ) and prepared_under is not config:
             batch = records[position : position + size]
@@ -148,15 +149,15 @@ def validate_and_stamp(
                 replaced[len(batches)] = opened
                 target, at = opened, 0
             header = read_header(target, at)
-            attributes = header[5]
+            attributes = header.attributes
         if stamped_here:
             wanted = (attributes | LOG_APPEND_TIME) & ~DELETE_HORIZON
             header = set_times(target, at, header, wanted, now)
         elif attributes & _BROKERS_BITS:
-            header = set_times(target, at, header, attributes & ~_BROKERS_BITS, header[8])
+            header = set_times(target, at, header, attributes & ~_BROKERS_BITS, header.max_timestamp)
         stamp(target, at, offset, leader_epoch)
         batches.append((position, offset, header))
-        offset += header[6] + 1
+        offset += header.last_offset_delta + 1
         position += size
     if not batches:
         raise ApiError(ErrorCode.INVALID_RECORD, f"{partition}: the records hold no whole batch")
@@ -231,9 +232,9 @@ def check_replicated(
 
 def _check_header(header: BatchHeader, size: int, config: LogConfig, partition: str) -> None:
     """Rules that hold for clients; a coordinator or the log itself may do otherwise."""
-    base_offset, attributes, last_delta = header[0], header[5], header[6]
-    producer_id, epoch, sequence, count = header[9], header[10], header[11], header[12]
-    if producer_id >= 0 and epoch < _NO_EPOCH:
+    base_offset, attributes, last_delta = header.base_offset, header.attributes, header.last_offset_delta
+    producer_id, count = header.producer_id, header.record_count
+    if producer_id >= 0 and (epoch := header.producer_epoch) < _NO_EPOCH:
         raise ApiError(
             ErrorCode.INVALID_PRODUCER_EPOCH, f"{partition}: producer {producer_id} sent epoch {epoch}"
         )
@@ -254,7 +255,7 @@ def _check_header(header: BatchHeader, size: int, config: LogConfig, partition: 
         problem = f"{count} records do not fit into {size} bytes"
     elif attributes & CONTROL:
         problem = "clients may not write control batches"
-    elif producer_id >= 0 and sequence < 0:
+    elif producer_id >= 0 and (sequence := header.base_sequence) < 0:
         problem = f"producer {producer_id} sent sequence {sequence}"
     else:
         return

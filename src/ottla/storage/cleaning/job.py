@@ -388,17 +388,16 @@ class _Pass:
                 if size == HEADER_SIZE and filled > HEADER_SIZE:
                     continue  # only now is its size known
             header = BatchHeader._make(HEADER.unpack_from(buffer, at))
-            size = header[1] + LENGTH_OVERHEAD
-            if header[3] != MAGIC or size < HEADER_SIZE:
+            size = header.batch_length + LENGTH_OVERHEAD
+            if header.magic != MAGIC or size < HEADER_SIZE:
                 raise self._uncleanable(segment, position, "there is no batch header")
-            if header[0] < following or header[6] < 0 or header[0] + header[6] >= end_offset:
-                reason = (
-                    f"a batch with offsets {header[0]} to {header[0] + header[6]} stands between offsets "
-                )
+            first, last = header.base_offset, header.base_offset + header.last_offset_delta
+            if first < following or last < first or last >= end_offset:
+                reason = f"a batch with offsets {first} to {last} stands between offsets "
                 raise self._uncleanable(segment, position, f"{reason}{following} and {end_offset}")
-            following = header[0] + header[6] + 1
+            following = last + 1
             with memoryview(buffer)[at : at + size] as batch:
-                if len(batch) < size or crc32c(batch[CRC_START:]) != header[4]:
+                if len(batch) < size or crc32c(batch[CRC_START:]) != header.crc:
                     raise self._uncleanable(segment, position, "a batch has a wrong CRC")
                 yield position, header, batch
             position += size

@@ -146,7 +146,7 @@ def finish_swaps(disk: Disk, folder: Path, names: set[str]) -> list[str]:
         last_offset = base
         file = disk.open(folder / name)
         for _, header in walk(file, 0, file.size, base):
-            last_offset = header[0] + header[6]
+            last_offset = header.base_offset + header.last_offset_delta
         for old in sorted(each for each in names if each.endswith(LOG_SUFFIX) and each.count(".") == 1):
             if base < int(old.split(".", 1)[0]) <= last_offset:
                 for suffix in SUFFIXES:
