@@ -127,7 +127,9 @@ def run_kills(folder: Path, kills: int) -> None:
         print(f"{changes.count} changes in {kills} lives")
         assert changes.count > kills
         names = [path.name for path in broker.data.iterdir() if path.is_dir()]
-        folders = {name for name in names if name.startswith("topic-") and not name.endswith("-delete")}
+        folders = {
+            name for name in names if name.startswith("topic-") and not name.endswith(("-delete", "-stray"))
+        }
         wanted = {f"{name}-{i}" for name, (count,) in changes.possible.items() for i in range(count)}
         assert folders == wanted
 

@@ -94,3 +94,26 @@ def test_a_missing_segment_takes_its_partition_offline_and_the_log_names_it(
     assert broker.broker.directory.logs["damaged", 0].failure is not None
     assert str(broker.data / "damaged-0") in caplog.text
     assert consume(broker, "sound") == list(range(RECORDS))
+
+
+def test_a_registry_restored_from_an_older_copy_deletes_no_records(broker: InProcessBroker) -> None:
+    broker.stop()
+    copy = {path: path.read_bytes() for path in broker.data.glob("registry.sqlite*")}
+    broker.start()
+    broker.create_topic("later", 1)
+    with Wire(broker.bootstrap_servers) as wire:
+        produce(wire, "later")
+    broker.stop()
+    newer = {path: path.read_bytes() for path in broker.data.glob("registry.sqlite*")}
+    for path, content in copy.items():
+        path.write_bytes(content)
+    broker.restart()
+    assert not (broker.data / "later-0").exists()
+    broker.stop()
+    (stray,) = broker.data.glob("later-0.*-stray")
+    stray.rename(broker.data / "later-0")
+    for path, content in newer.items():
+        path.write_bytes(content)
+    broker.start()
+    assert consume(broker, "later") == list(range(RECORDS))
+    assert consume(broker, "sound") == list(range(RECORDS))

@@ -254,7 +254,7 @@ class Broker:
         await self.in_thread(self.directory.note_boot)
 
     def _check_belongs_here(self, cluster_id: str) -> None:
-        """Refuse the data of another cluster or broker: its logs would be taken for strays and deleted."""
+        """Refuse the data of another cluster or broker: its logs would be taken for strays."""
         ours = {"cluster.id": cluster_id, "node.id": str(self.node_id)}
         try:
             found = self.directory.read_meta()
@@ -369,9 +369,11 @@ class Broker:
         else:
             delta, image = difference(old, news), news
         if not old.version:
-            for stray in await self.in_thread(partial(self.replicas.drop_strays, image.topics)):
+            for stray in await self.in_thread(partial(self.replicas.set_strays_aside, image.topics)):
                 logger.warning(
-                    "deleting the log of %s: its topic was deleted while this broker was down", stray
+                    "the cluster does not know %s: its log is kept as %s.*-stray for 7 days, then deleted",
+                    stray,
+                    stray,
                 )
         gone = [
             name

@@ -146,8 +146,8 @@ class Replicas:
             for partition in partitions:
                 self._purgatory.notify(partition)
 
-    def drop_strays(self, topics: Mapping[str, TopicPlan]) -> list[str]:
-        """Delete logs that no topic claims: their topic was deleted while this broker was down. Blocks."""
+    def set_strays_aside(self, topics: Mapping[str, TopicPlan]) -> list[str]:
+        """Take out logs that no topic of the image claims, and keep their folders for a while. Blocks."""
         strays = []
         for (name, index), log in list(self._directory.logs.items()):
             topic = topics.get(name)
@@ -157,7 +157,10 @@ class Replicas:
             is_another = log.topic_id not in (topic.id, ZERO_UUID)
             if is_another and not differs_by_damage(log.topic_id, topic.id):
                 strays.append((name, index))
-        self._delete(strays)
+        try:
+            self._directory.set_aside(strays)
+        except OSError as error:
+            logger.error("the offsets of %d unknown partitions are still on disk: %s", len(strays), error)
         return [f"{name}-{index}" for name, index in strays]
 
     def _delete(self, partitions: list[tuple[str, int]]) -> int:

@@ -67,9 +67,9 @@ class PendingDeletions:
             logger.warning("cannot remove %s, trying again later: %s", path, problem)
             self._add([(0, path)])
 
-    def add(self, path: Path) -> None:
-        """Remove, when others are removed, what an earlier life of the process renamed."""
-        self._entries.append((0, path))
+    def add(self, path: Path, due_ms: int = 0) -> None:
+        """Remove at `due_ms` what an earlier run of the process renamed."""
+        self._add([(due_ms, path)])
 
     def remove_due(self, now_ms: int) -> int:
         """Remove what has waited long enough, as far as the disk lets us; how many there were."""

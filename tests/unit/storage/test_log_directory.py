@@ -14,10 +14,10 @@ from ottla.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from ottla.storage.files import TEMPORARY_SUFFIX, RealDisk
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_directory import DirectoryInUse, LogDirectory
+from ottla.storage.log_directory import STRAY_DELAY_MS, DirectoryInUse, LogDirectory
 from ottla.storage.producer_state import ProducerStates
 from ottla.testing.disk import FaultyDisk, MemoryDisk
-from unit.storage.logs import ROOT, T0, TOPIC_ID, Store, batch, from_producer, offsets
+from unit.storage.logs import ROOT, T0, TOPIC_ID, Store, batch, from_producer, offsets, values
 
 
 def test_a_new_folder_is_made_and_empty() -> None:
@@ -105,6 +105,54 @@ def test_a_partition_whose_deletion_was_interrupted_does_not_come_back() -> None
     again.open()
     assert again.logs == {}
     assert not [name for name in store.disk.list(ROOT) if name.endswith("-delete")]
+
+
+def strays(store: Store) -> list[str]:
+    return [name for name in store.disk.list(ROOT) if name.endswith("-stray")]
+
+
+def test_a_partition_set_aside_is_kept_for_days_over_restarts_and_short_space() -> None:
+    store = Store()
+    store.log.append(batch(1), 0)
+    store.directory.set_aside([("topic", 0)])
+    assert store.directory.logs == {}
+    (name,) = strays(store)
+    assert name.startswith("topic-0.")
+    store.clock.advance(STRAY_DELAY_MS - 1000)
+    store.directory.delete_all_pending()
+    for end in (LogDirectory.close, LogDirectory.abandon):
+        end(store.directory)
+        store._open()
+        assert store.directory.logs == {}
+        store.directory.delete_all_pending()
+        assert strays(store) == [name]
+    store.clock.advance(1000)
+    store.directory.delete_pending()
+    assert strays(store) == []
+
+
+def test_a_partition_set_aside_comes_back_with_all_records_when_its_folder_is_renamed() -> None:
+    store = Store()
+    for number in range(5):
+        store.log.append(batch(value=b"%d" % number), 0)
+    store.directory.set_aside([("topic", 0)])
+    store.directory.close()
+    store.disk.rename(ROOT / strays(store)[0], store.folder)
+    log = store.crash()
+    assert log.failure is None
+    assert values(log) == [b"%d" % number for number in range(5)]
+
+
+def test_a_partition_made_after_one_was_set_aside_is_empty() -> None:
+    store = Store()
+    store.log.append(batch(3), 0)
+    store.directory.checkpoint({("topic", 0): 3})
+    store.directory.set_aside([("topic", 0)])
+    store.directory.create("topic", 0, bytes(range(16)), store.config)
+    log = store.crash()
+    assert log.failure is None
+    assert log.end_offset == 0
+    assert len(strays(store)) == 1
 
 
 def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
