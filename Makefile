@@ -14,7 +14,7 @@ help:  ## list the commands
 
 install: $(STAMP)  ## make .venv with all a developer needs; .venv/bin/ottla runs after it
 
-$(STAMP): pyproject.toml constraints.txt scripts/make-venv
+$(STAMP): pyproject.toml constraints.txt scripts/make-venv scripts/python.sh
 	@scripts/make-venv $(VENV)
 	@touch $@
 
@@ -64,8 +64,8 @@ freeze: install  ## write the versions now in .venv to constraints.txt
 	@{ sed '/^[^#]/,$$d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; } > constraints.new
 	@mv constraints.new constraints.txt
 
-wheel: install  ## build dist/ottla-*.whl
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+wheel:  ## build dist/ottla-*.whl, with nothing but the build tool
+	@scripts/make-wheel dist
 
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) dist build .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
