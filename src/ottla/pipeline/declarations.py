@@ -39,6 +39,7 @@ class Topic:
     schema: str | None  # DDL for json, the schema's JSON text for avro
     framing: Framing = "plain"
     schema_id: int = 0
+    schemas: tuple[tuple[int, str], ...] = ()  # what records were written with: ids of the registry and texts
     key: str | None = None
     headers: str | None = None
     partition: str | None = None

@@ -73,6 +73,7 @@ def topic(
     bytes: bool = False,
     framing: Framing = "plain",
     schema_id: int = 0,
+    schemas: str | Path | None = None,
     key: str | None = None,
     headers: str | None = None,
     partition: str | None = None,
@@ -99,6 +100,7 @@ def topic(
         check_pattern(pattern)
     format, schema = _format_of(what, json, avro, string, bytes)
     check_framing(what, format, framing, schema_id)
+    written_with = () if schemas is None else _schemas_in(what, schemas, framing)
     if drop_key and key is None:
         raise StageError(f"{what}: drop_key=True needs key=, the column to leave out of the value")
     columns = {"key": key, "headers": headers, "partition": partition, "timestamp": timestamp}
@@ -112,6 +114,7 @@ def topic(
         schema=schema,
         framing=framing,
         schema_id=schema_id,
+        schemas=written_with,
         key=key,
         headers=headers,
         partition=partition,
@@ -321,6 +324,30 @@ def _avro_text(what: str, schema: Any) -> str:
     return text
 
 
+def _schemas_in(what: str, folder: str | Path, framing: Framing) -> tuple[tuple[int, str], ...]:
+    """The schemas of a folder by the id in the names of their files: `7.avsc`, `user-7.avsc`."""
+    if framing != "confluent":
+        raise StageError(
+            f'{what}: schemas= are chosen by the id before each value; it needs framing="confluent"'
+        )
+    path = _beside_the_caller(Path(folder), Path.is_dir)
+    if path is None:
+        raise StageError(
+            f"{what}: no folder of schemas at {folder} (looked beside the declaring file and in {Path.cwd()})"
+        )
+    found: dict[int, Path] = {}
+    for file in sorted(each for each in path.iterdir() if each.suffix in (".avsc", ".json")):
+        number = file.stem.rpartition("-")[2]
+        if not number.isdecimal():
+            raise StageError(f"{what}: {file} does not say its id; call it like {file.stem}-7{file.suffix}")
+        if int(number) in found:
+            raise StageError(f"{what}: {found[int(number)].name} and {file.name} are both schema {number}")
+        found[int(number)] = file
+    if not found:
+        raise StageError(f"{what}: {path} has no schemas; their files are called like user-7.avsc")
+    return tuple((number, _avro_text(what, file)) for number, file in sorted(found.items()))
+
+
 def _query_text(sql: str | Path) -> str:
     """The query itself, read from its file if a file is named."""
     if not isinstance(sql, str | Path) or not str(sql).strip():
@@ -333,7 +360,7 @@ def _query_text(sql: str | Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def _beside_the_caller(path: Path) -> Path | None:
+def _beside_the_caller(path: Path, exists: Callable[[Path], bool] = Path.is_file) -> Path | None:
     """The file, looked for beside the file that declares the stage first: a pipeline runs from any folder."""
     folders = [Path.cwd()]
     frame = sys._getframe(1)
@@ -342,7 +369,7 @@ def _beside_the_caller(path: Path) -> Path | None:
     if frame is not None and not frame.f_code.co_filename.startswith("<"):
         folders.insert(0, Path(frame.f_code.co_filename).resolve().parent)
     for folder in folders:
-        if (folder / path).is_file():
+        if exists(folder / path):
             return folder / path
     return None
 

@@ -6,8 +6,9 @@ bytes of another schema often decode to nonsense: what can be noticed is (bytes 
 not exist, text that is none), and the rest is as it is with every Avro reader.
 
 Confluent's clients put five bytes before each value, a zero and the id of the schema in their registry. With
-`framing="confluent"` they are skipped when reading (the registry is not asked; the declared schema is taken)
-and written with the declared `schema_id`.
+`framing="confluent"` they are skipped when reading and written with the declared `schema_id`. A topic with
+`schemas` has values of several schemas: each is read with the one that its id names, and resolved to the
+declared one by Avro's rules (fields by name, defaults, wider types). The registry itself is not asked.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _CORRUPT = "_ottla_corrupt"
 _PREFIX = struct.Struct(">bI")
 
 
+Schemas = tuple[tuple[int, str], ...]
+"""Ids of a registry and the texts of their schemas."""
+
+
 class BadValue(ValueError):
     """Bytes that are not a value of the schema; the text says why."""
 
@@ -45,16 +50,18 @@ def schema_of(declared: Topic) -> T.StructType:
 
 def avro_reader(source: Topic) -> Reader:
     """The reader for an input with Avro values."""
-    text, framing = _text_of(source), source.framing
+    text, framing, schemas = _text_of(source), source.framing, source.schemas
     schema = schema_of(source)
+    for number, written in schemas:
+        avro_schema.parsed(written, f"topic {source.title}: schema {number}")
     check_columns(schema, f"topic {source.title}")
     marked = T.StructType([*schema.fields, T.StructField(_CORRUPT, T.BooleanType())])
 
     def decode(values: pa.Array) -> pa.Array:
-        return decode_array(values, text, framing)
+        return decode_array(values, text, framing, schemas)
 
     def explain(value: bytes | None) -> str:
-        return explain_avro(value, text, framing)
+        return explain_avro(value, text, framing, schemas)
 
     return Reader(
         schema=schema,
@@ -81,9 +88,9 @@ def has_default(target: Topic, field: str) -> bool:
     return any(each["name"] == field and "default" in each for each in fields)
 
 
-def decode_array(values: pa.Array, text: str, framing: str) -> pa.Array:
+def decode_array(values: pa.Array, text: str, framing: str, schemas: Schemas = ()) -> pa.Array:
     """Avro values as rows of the schema's columns and a mark, set for what is no value of the schema."""
-    decode = _decoder(text, framing)
+    decode = _decoder(text, framing, schemas)
     type = _marked_arrow_type(text)
     bad = {_CORRUPT: True}
     rows: list[Any] = []
@@ -107,12 +114,12 @@ def encode_array(rows: pa.Array, text: str, framing: str, schema_id: int) -> pa.
     return pa.array([prefix + encode(row) for row in stored.to_pylist()], pa.binary())
 
 
-def explain_avro(value: bytes | None, text: str, framing: str) -> str:
+def explain_avro(value: bytes | None, text: str, framing: str, schemas: Schemas = ()) -> str:
     """Why this value is no value of the schema."""
     if value is None:
         return "no value"
     try:
-        row = _decoder(text, framing)(value)
+        row = _decoder(text, framing, schemas)(value)
     except BadValue as problem:
         return str(problem)
     if not _fits(row, _marked_arrow_type(text)):
@@ -133,11 +140,40 @@ def _marked_arrow_type(text: str) -> pa.DataType:
 
 
 @lru_cache(maxsize=64)
-def _decoder(text: str, framing: str) -> Callable[[bytes], dict[str, Any]]:
+def _decoder(text: str, framing: str, schemas: Schemas = ()) -> Callable[[bytes], dict[str, Any]]:
+    if not schemas:
+        return _decoder_of(text, text, framing)
+    texts = dict(schemas)
+    decoders: dict[int, Callable[[bytes], dict[str, Any]]] = {}
+
+    def decode(value: bytes) -> dict[str, Any]:
+        if len(value) < _PREFIX.size or value[0] != 0:
+            raise BadValue(_no_prefix(value))
+        number = int.from_bytes(value[1 : _PREFIX.size], "big")
+        known = decoders.get(number)
+        if known is None:
+            if number not in texts:
+                there = ", ".join(map(str, sorted(texts)))
+                raise BadValue(f"written with schema {number}, which is not among the schemas ({there})")
+            known = decoders[number] = _decoder_of(texts[number], text, framing)
+        return known(value)
+
+    return decode
+
+
+def _decoder_of(written: str, text: str, framing: str) -> Callable[[bytes], dict[str, Any]]:
+    """For values written with one schema and read as another, or the same."""
     import fastavro
 
     resolved = _resolved(text)
-    stored = fastavro.parse_schema(avro_schema.storage_form(json.loads(text)))
+    stored: Any = fastavro.parse_schema(avro_schema.storage_form(json.loads(written)))
+    wanted: Any = None
+    if written != text:
+        different = avro_schema.logical_difference(_resolved(written), resolved)
+        if different is not None:
+            raise BadValue(f"the schema it was written with has another type: {different}")
+        wanted = fastavro.parse_schema(avro_schema.storage_form(json.loads(text)))
+        avro_schema.set_bytes_defaults(wanted)
     is_record = isinstance(resolved, dict) and resolved["type"] == "record"
     names = has_members(resolved)
     convert = from_avro(resolved, names)
@@ -150,7 +186,7 @@ def _decoder(text: str, framing: str) -> Callable[[bytes], dict[str, Any]]:
         stream = io.BytesIO(value)
         stream.seek(skip)
         try:
-            found = read(stream, stored, None, return_named_type=names)
+            found = read(stream, stored, wanted, return_named_type=names)
             if convert is not None:
                 found = convert(found)
         except Exception as problem:  # noqa: BLE001  bytes from outside may break a decoder in any way

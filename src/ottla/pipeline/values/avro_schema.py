@@ -208,3 +208,65 @@ def _full_name(schema: Schema, space: str) -> tuple[str, str]:
         return name.rpartition(".")[0], name
     own = schema.get("namespace", space)
     return own, f"{own}.{name}" if own else name
+
+
+def logical_difference(written: Any, read: Any, path: str = "the value") -> str | None:
+    """Where two schemas give the same stored type another meaning, which Avro's resolution would not notice.
+
+    Both are as `parsed` gives them. None when there is no such place.
+    """
+    if isinstance(written, list) or isinstance(read, list):
+        ours, theirs = _branches_of(read), _branches_of(written)
+        if len(ours) == len(theirs) == 1:
+            return logical_difference(theirs[0], ours[0], path)
+        return None
+    one, other = _meaning(written), _meaning(read)
+    if one != other and _stored(written) == _stored(read):
+        return f"{path} is {one or _stored(written)}, and {other or _stored(read)} is expected"
+    if not isinstance(written, dict) or not isinstance(read, dict):
+        return None
+    if written["type"] == read["type"] == "record":
+        fields = {each["name"]: each["type"] for each in written["fields"]}
+        for each in read["fields"]:
+            name = next((n for n in (each["name"], *each.get("aliases", ())) if n in fields), None)
+            found = None if name is None else logical_difference(fields[name], each["type"], f"field {name}")
+            if found is not None:
+                return found
+        return None
+    for part in ("items", "values"):
+        if part in written and part in read:
+            return logical_difference(written[part], read[part], f"{part} of {path}")
+    return None
+
+
+def set_bytes_defaults(schema: Any) -> None:
+    """In a schema that fastavro has parsed: defaults of bytes as bytes. JSON has them as text, and fastavro
+    would hand out that."""
+    for inner in schema if isinstance(schema, list) else ():
+        set_bytes_defaults(inner)
+    if not isinstance(schema, dict):
+        return
+    for part in ("items", "values"):
+        set_bytes_defaults(schema.get(part))
+    for field in schema.get("fields", ()):
+        kind = field["type"][0] if isinstance(field["type"], list) else field["type"]
+        if isinstance(field.get("default"), str) and _stored(kind) in ("bytes", "fixed"):
+            field["default"] = field["default"].encode("latin-1")
+        set_bytes_defaults(field["type"])
+
+
+def _branches_of(schema: Any) -> list[Any]:
+    return branches(schema) if isinstance(schema, list) else [schema]
+
+
+def _stored(schema: Any) -> str:
+    return str(schema["type"]) if isinstance(schema, dict) else str(schema)
+
+
+def _meaning(schema: Any) -> str:
+    """The logical type, with what belongs to it, if it makes another value of what is stored."""
+    logical = schema.get("logicalType", "") if isinstance(schema, dict) else ""
+    if not logical.startswith(("date", "timestamp", "local-timestamp", "decimal")):
+        return ""
+    numbers = [str(schema[name]) for name in ("precision", "scale") if name in schema]
+    return str(logical) + (f"({', '.join(numbers)})" if numbers else "")

@@ -50,6 +50,7 @@ def from_avro(schema: Any, names: bool) -> Convert | None:
 
 def _on_fields(special: list[tuple[str, Convert]]) -> Convert:
     def convert(record: dict[str, Any]) -> dict[str, Any]:
+        record = record.copy()  # a default of the schema is the same object in every row
         for name, inner in special:
             record[name] = inner(record[name])
         return record
@@ -65,8 +66,14 @@ def _from_union(union: list[Any], names: bool) -> Convert | None:
         return None
     inner = from_avro(rest[0], names)
     if names and isinstance(rest[0], dict) and "name" in rest[0]:
-        return lambda pair: None if pair is None else (inner(pair[1]) if inner else pair[1])
+        return lambda pair: _of_named(pair, inner)
     return None if inner is None else lambda value: None if value is None else inner(value)
+
+
+def _of_named(pair: Any, inner: Convert | None) -> Any:
+    """The value of a named type in a union; a default of the schema comes without its name."""
+    value = pair[1] if isinstance(pair, tuple) else pair
+    return value if value is None or inner is None else inner(value)
 
 
 def _members_reader(rest: list[Any], names: bool) -> Convert:
