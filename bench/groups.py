@@ -4,8 +4,8 @@
 
 Both brokers run and take turns. For each protocol (classic with an eager assignor, classic with the
 cooperative one, and the consumer protocol of KIP-848) confluent-kafka members form a group, a newcomer joins,
-and a member leaves. A rebalance is over when all partitions have one owner each and nobody has more than one
-partition above another, in the eyes of the members themselves.
+and a member leaves. A rebalance is over when all partitions have one owner each and no member has more than
+one partition above another, in the eyes of the members themselves.
 
 In the small group (12 partitions, 3 members and a fourth) records are produced to every partition all the
 time, each with the moment it was sent; how long the oldest record of a partition waited for its reader is how
@@ -13,7 +13,7 @@ long the partition went unread. In the large one (100 partitions, 20 members) no
 
 Classic members send heartbeats every half second, since it is at a heartbeat that they learn of a rebalance.
 All else is as it comes; so a new classic group waits three seconds for more members, at both brokers. How it
-forms when it waits for nobody (`group.initial.rebalance.delay.ms=0`) is measured too.
+forms without a delay (`group.initial.rebalance.delay.ms=0`) is measured too.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def rebalances(
 
     def join() -> Member:
         member = Member(side, topic, topic, config, waits)
-        everybody.callback(member.ended)
+        stack.callback(member.ended)
         return member
 
     def change(name: str, begin: Callable[[], None], after: list[Member]) -> None:
@@ -234,10 +234,10 @@ def rebalances(
                 note(f"{name} stayed, worst", max(unread))
             note(f"{name} moved", median(waits.longest(began, time.perf_counter(), moved)))
 
-    with ExitStack() as everybody:
+    with ExitStack() as stack:
         if reading:
             stream = Stream(side, topic, partitions)
-            everybody.callback(stream.close)
+            stack.callback(stream.close)
         began = time.perf_counter()
         members = [join() for _ in range(size)]
         note("form", await_shared(members, partitions) - began)
@@ -266,7 +266,7 @@ def lines(ours: Figures, theirs: Figures) -> list[Line]:
             for what in ("form", "join", "leave"):
                 line(f"Group of {told}, {protocol}: {what}", "s", f"{size} {protocol} {what}", budget)
     for protocol in PROTOCOLS:
-        line(f"Group of 3 that waits for nobody, {protocol}: form", "s", f"at once {protocol} form")
+        line(f"Group of 3 without a delay, {protocol}: form", "s", f"at once {protocol} form")
     for protocol in PROTOCOLS:
         quiet = f"small {protocol} quiet"
         line(f"Longest wait of a record, {protocol}, nothing happens", "ms", quiet)
@@ -332,7 +332,7 @@ def at_once(
         _warm_up(sides, say)
         for protocol in ("eager", "cooperative"):
             for side, figures in _turns(sides, rounds):
-                say(f"groups that wait for nobody, {protocol}, {side.name}")
+                say(f"groups without a delay, {protocol}, {side.name}")
                 note = partial(figures.note_of, f"at once {protocol}")
                 rebalances(side, protocol, 12, 3, reading=False, note=note)
 

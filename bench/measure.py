@@ -224,7 +224,7 @@ class Bench:
         }
 
     def idle(self, settle: float, seconds: float) -> None:
-        """CPU and memory of brokers nobody talks to, all at the same time."""
+        """CPU and memory of brokers without clients, all at the same time."""
         with self.brokers():
             time.sleep(settle)
             before = [(side, cpu_seconds(side.pid)) for side in self._sides]

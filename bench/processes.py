@@ -54,8 +54,9 @@ class MachineTime:
 def touch_page_cache(folder: Path, size: int) -> None:
     """Write and delete a file of this size, so that the memory a measured pass will use is there already.
 
-    In a virtual machine the first touch of a page is paid by whoever touches it: writing a GB costs ten times
-    the CPU on fresh memory. The host also takes free memory back, so this is done before every pass.
+    In a virtual machine the first touch of a page is paid by the process that touches it: writing a GB costs
+    ten times the CPU on fresh memory. The host also takes free memory back, so this is done before every
+    pass.
     """
     path = folder / "touch"
     try:

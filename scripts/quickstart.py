@@ -130,7 +130,7 @@ def main() -> None:
         heading("An unmodified Kafka client writes (confluent-kafka, idempotent, zstd)")
         write_orders(bootstrap)
 
-        heading("Somebody else reads; the orders of one customer stay in order")
+        heading("Another client reads; the orders of one customer stay in order")
         run("consume", "coffee", "--keys", "--offsets", bootstrap=bootstrap)
 
         heading("And more of it")

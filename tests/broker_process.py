@@ -69,7 +69,7 @@ class BrokerProcess:
             return False
 
     def kill(self) -> None:
-        """SIGKILL, as the kernel does it to whoever uses too much memory."""
+        """SIGKILL, as the kernel does it to a process that uses too much memory."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

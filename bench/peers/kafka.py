@@ -77,7 +77,7 @@ def classpath(version: str = VERSION) -> str:
 
 
 def free_port() -> int:
-    """A port nobody listens on at this moment."""
+    """A port that is free at this moment."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

@@ -1,6 +1,6 @@
 """What is measured: each case is a piece of Spark code that is the same for both connectors but for a name.
 
-A case gets a `Connector` and returns nothing; whoever measures it takes the time. Batches go to Spark's noop
+A case gets a `Connector` and returns nothing; its caller takes the time. Batches go to Spark's noop
 sink, so the source is what is timed; whole pipelines run as streams over all there is (`availableNow`), as
 they would in production, with a checkpoint of their own.
 """

@@ -162,7 +162,7 @@ class Terminal:
         self._read_until(lambda: text.encode() in self.screen, f"{text!r} on the screen")
 
     def wait_until(self, true: Callable[[], object], what: str) -> None:
-        """Until it is true, reading on meanwhile: who writes to a terminal that nobody reads stands still."""
+        """Until it is true, reading on meanwhile: a program blocks when its terminal is not read."""
         self._read_until(lambda: bool(true()), what)
 
     def finish(self) -> tuple[int, str]:
@@ -179,7 +179,7 @@ class Terminal:
                 raise AssertionError(f"no {what or 'end'} within {self.limit:g} s: {self.screen!r}")
             try:
                 data = os.read(self._master, 65_536)
-            except OSError:  # how Linux says that nobody has the terminal open any more
+            except OSError:  # how Linux reports that no process has the terminal open any more
                 data = b""
             if not data:
                 assert not what, f"ended without {what}: {self.screen!r}"

@@ -1,4 +1,4 @@
-"""Topics that come into being when somebody writes to them, and only then."""
+"""Topics that are created by the first write to them, and only then."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Real clients over a network that loses answers, breaks connections and is cut.
 
 What an idempotent producer sent and was not answered it sends again, and the broker must know it again: every
-record is in the log once, and in order. A group that is not heard of is given up, and taken back.
+record is in the log once, and in order. A member without heartbeats is expired, and joins again.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def test_a_group_cut_off_for_longer_than_its_session_goes_on_when_it_is_back() -
                 broker.network.cut()
                 deadline = time.monotonic() + 30
                 while members_known():
-                    assert time.monotonic() < deadline, "those who are not heard of are given up"
+                    assert time.monotonic() < deadline, "members without heartbeats are expired"
                     time.sleep(0.02)
                 for number in range(40, 80):
                     beside.produce(TOPIC, b"%d" % number, partition=number % 4)

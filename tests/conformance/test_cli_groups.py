@@ -100,7 +100,9 @@ def test_lag_in_time_is_the_age_of_the_oldest_unread_record(ottla: Command, topi
     assert _committed(ottla, group) == {0: 1}
 
 
-def test_reset_shows_the_plan_and_does_nothing_until_told(ottla: Command, topic: str, group: str) -> None:
+def test_reset_shows_the_plan_and_changes_nothing_without_execute(
+    ottla: Command, topic: str, group: str
+) -> None:
     ottla.ok("produce", topic, input="a\nb\nc\n")
     ottla.ok("consume", topic, "--group", group)
     planned = ottla.ok("group", "reset-offsets", group, "--to", "1", "--topic", f"{topic}:0")

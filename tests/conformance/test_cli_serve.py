@@ -117,7 +117,7 @@ def test_settings_come_from_the_file_and_options_lie_over_them(ottla: Command, t
         assert client.ok("topic", "create", "t", "--json").document[0]["partitions"] == 3
 
 
-def test_clients_are_told_the_advertised_address(ottla: Command, tmp_path: Path) -> None:
+def test_clients_get_the_advertised_address(ottla: Command, tmp_path: Path) -> None:
     with serving(ottla, "--data", str(tmp_path), "--advertise", "broker.example:29092") as (_, ready):
         assert ready["bootstrap"] == "broker.example:29092"
 
@@ -214,4 +214,4 @@ def test_the_data_of_another_cluster_is_left_alone(ottla: Command, tmp_path: Pat
     assert failed.code == 1
     assert "belongs to cluster.id" in failed.err
     assert "Traceback" not in failed.err
-    assert list(tmp_path.glob("kept-0/*.log")), "what nobody claims is not deleted"
+    assert list(tmp_path.glob("kept-0/*.log")), "a log without a topic is not deleted"

@@ -91,7 +91,7 @@ def test_describe_shows_size_segments_and_compaction(broker: Any, compacted: tup
     assert partition["compaction"]["uncleanable"] is None
 
 
-def test_a_topic_that_is_not_compacted_cannot_be_told_to(broker: Any) -> None:
+def test_a_request_to_compact_a_topic_with_another_policy_is_refused(broker: Any) -> None:
     broker.create_topic("plain")
     ottla = Command(broker.bootstrap_servers)
     failed = ottla("topic", "compact", "plain", "--now")

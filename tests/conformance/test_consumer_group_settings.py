@@ -93,7 +93,7 @@ def test_the_first_assignor_is_the_default_and_others_are_refused() -> None:
         assert wire.call(ConsumerGroupDescribeRequest(group_ids=["g"])).groups[0].assignor_name == "range"
 
 
-def test_the_broker_makes_ids_for_those_who_speak_version_0() -> None:
+def test_the_broker_makes_ids_for_clients_of_version_0() -> None:
     with broker() as wire:
         first, second = beat(wire, "", version=0), beat(wire, "", version=0)
         assert first.member_id and second.member_id and first.member_id != second.member_id

@@ -57,7 +57,7 @@ def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
     assert producer.flush(30) == 0
 
 
-def test_members_join_and_leave_and_nobody_gives_up_more_than_it_must(
+def test_members_join_and_leave_and_none_gives_up_more_than_it_must(
     make_topic: Callable[..., str], join: Join
 ) -> None:
     topic = make_topic(6)
@@ -126,7 +126,7 @@ def test_an_expression_follows_topics_that_appear_and_go(
     await_shared([member], all_of(f"{name}-b", 1))
 
 
-def test_a_static_member_that_starts_again_finds_its_partitions_and_nobody_notices(
+def test_a_static_member_that_restarts_keeps_its_partitions_without_a_rebalance(
     make_topic: Callable[..., str], join: Join
 ) -> None:
     topic = make_topic(4)
@@ -154,7 +154,7 @@ def test_what_was_not_committed_is_read_again(
     assert [offset for _, _, offset in second.received] == [4, 5, 6, 7, 8, 9]
 
 
-def test_commits_survive_a_rebalance_and_are_seen_by_whoever_gets_the_partition(
+def test_commits_survive_a_rebalance_and_are_seen_by_the_next_owner(
     bootstrap: str, make_topic: Callable[..., str], join: Join
 ) -> None:
     topic = make_topic(2)
@@ -234,20 +234,20 @@ def test_a_member_that_dies_without_a_word_is_replaced() -> None:
     settings = {"group.consumer.session.timeout.ms": 2000, "group.consumer.min.session.timeout.ms": 1000}
     with ottla.testing.broker(topics={"t": 4}, settings=settings) as broker:
         command = [sys.executable, str(Path(__file__).with_name("group_member.py"))]
-        doomed = subprocess.Popen(
+        killed = subprocess.Popen(
             [*command, broker.bootstrap_servers, "g", "t"], stdout=subprocess.PIPE, text=True
         )
         try:
-            assert doomed.stdout is not None and doomed.stdout.readline() == "ready\n"
+            assert killed.stdout is not None and killed.stdout.readline() == "ready\n"
             with Member(broker.bootstrap_servers, "g", ["t"]) as member:
                 until(lambda: len(member.owned) == 2)
-                doomed.send_signal(signal.SIGKILL)
+                killed.send_signal(signal.SIGKILL)
                 await_shared([member], all_of("t", 4))
         finally:
-            doomed.kill()
-            doomed.wait()
-            assert doomed.stdout is not None
-            doomed.stdout.close()
+            killed.kill()
+            killed.wait()
+            assert killed.stdout is not None
+            killed.stdout.close()
 
 
 def test_a_group_goes_on_after_its_broker_was_ended_and_started_again() -> None:

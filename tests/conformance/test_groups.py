@@ -283,14 +283,14 @@ def _committed(bootstrap: str, group: str, topic: str) -> int:
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_a_new_group_begins_where_it_is_told(
+def test_a_new_group_begins_at_auto_offset_reset(
     anyone: type[Any], join: Joining, topic: str, bootstrap: str, reset: str
 ) -> None:
     fill(bootstrap, topic, 1, 3)
     member = join(anyone, [topic], reset=reset)
     read = until(shared([member], {topic: 1}), [member], "the partition")
     numbers = itertools.count(3)
-    while not read:  # nobody can tell when a reader from the end has found the end
+    while not read:  # it is unknown when a reader from the end has found the end
         fill(bootstrap, topic, 1, 1, start=next(numbers))
         read = member.poll(0.3)
     assert (read[0].offset == 0) if reset == "earliest" else (read[0].offset >= 3)

@@ -148,9 +148,9 @@ def test_only_groups_without_members_can_be_deleted(
 def test_offsets_go_with_their_topic(
     admin: AdminClient, bootstrap: str, group: str, make_topic: Callable[..., str]
 ) -> None:
-    doomed, kept = make_topic(), make_topic()
-    commit(bootstrap, group, TopicPartition(doomed, 0, 5), TopicPartition(kept, 0, 6))
-    admin.delete_topics([doomed])[doomed].result(DEADLINE)
+    deleted, kept = make_topic(), make_topic()
+    commit(bootstrap, group, TopicPartition(deleted, 0, 5), TopicPartition(kept, 0, 6))
+    admin.delete_topics([deleted])[deleted].result(DEADLINE)
     deadline = time.monotonic() + DEADLINE
     while set(committed(admin, group)) != {(kept, 0)}:
         assert time.monotonic() < deadline, committed(admin, group)

@@ -70,7 +70,7 @@ def poll(consumer: Consumer, count: int) -> list[Message]:
     return found
 
 
-def test_a_reader_ahead_of_the_log_is_told_where_it_parted(broker: InProcessBroker, tmp_path: Path) -> None:
+def test_a_reader_ahead_of_the_log_gets_the_diverging_epoch(broker: InProcessBroker, tmp_path: Path) -> None:
     write(broker, *map(str, range(WRITTEN)))
     lose_power(broker, tmp_path)
     with Wire(broker.bootstrap_servers) as wire:

@@ -67,7 +67,7 @@ class SqliteMemory:
         self._store = SqliteStore(None)
 
     async def open(self) -> Registry:
-        # Nothing but the lease tells of a death here, so it is short.
+        # Nothing but the lease shows a death here, so it is short.
         registry = SqliteRegistry(self._store, clock=SystemClock(), session_timeout=0.5)
         await registry.open()
         return registry

@@ -73,7 +73,7 @@ async def test_creation_ids_grow_even_when_a_node_is_made_again(place: Place) ->
     await close(registry)
 
 
-async def test_what_is_not_there_is_told_apart_from_what_is(place: Place) -> None:
+async def test_missing_nodes_and_existing_nodes_are_distinguished(place: Place) -> None:
     registry = await place.open()
     assert not await registry.exists("/a")
     assert await registry.find("/a") is None
@@ -283,7 +283,7 @@ async def test_a_session_that_others_ended_can_write_nothing_until_it_is_renewed
     await close(one, two)
 
 
-async def test_a_lost_session_is_told_without_asking(place: Place) -> None:
+async def test_a_lost_session_is_signalled_without_a_call(place: Place) -> None:
     one, two = await place.open(), await place.open()
     watch = await one.watch("/never")
     await place.expire(one, witness=two)

@@ -305,7 +305,7 @@ _FRAMES = (
         ["client id not in UTF-8", "client id of -2", "tags out of order", "a tag twice"],
     ),
     Difference(
-        "Whoever speaks a version of ApiVersions that we do not know is told which we do, whatever "
+        "A client with an unknown version of ApiVersions gets the versions that we know, whatever "
         "else it sent.",
         ["connections.versions_of_api_versions_that_nobody_speaks"],
         ["* with 0 bytes", "* with 20 bytes"],

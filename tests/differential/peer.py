@@ -6,7 +6,7 @@ left out: no retries, no version negotiation, no metadata cache. What a scenario
 wire.
 
 The helpers at the end (`topic`, `produce`, `fetch`, ...) only shorten the common requests. They wait for a
-new topic to be usable, because Kafka's controller answers CreateTopics before its broker has heard of the
+new topic to be usable, because Kafka's controller answers CreateTopics before its broker knows the
 topic.
 """
 

@@ -230,7 +230,7 @@ def moves_text(moves: Iterable[ExplainedMove]) -> list[str]:
     for move in moves:
         ways.setdefault((move.before, move.after), []).append((move.topic, move.partition))
     lines = [
-        f"{places_text(places)} from {before or 'nobody'} to {after or 'nobody'}"
+        f"{places_text(places)} from {before or 'unassigned'} to {after or 'unassigned'}"
         for (before, after), places in ways.items()
     ]
     if len(lines) > SHOWN_MOVES:

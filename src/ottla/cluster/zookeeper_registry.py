@@ -329,7 +329,7 @@ class _Session:
     def send(
         self, function: Callable[..., Any], path: str, answered: Callable[[], object] | None = None
     ) -> None:
-        """Send a request whose answer nobody waits for."""
+        """Send a request without waiting for its answer."""
         self._check_usable()
         result = function(path)
         if answered is not None:

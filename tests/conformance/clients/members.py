@@ -51,7 +51,7 @@ class Member(Protocol):
         """Commit what was read, and wait for the answer."""
 
     def commit_later(self, told: Callable[[int], None]) -> None:
-        """Commit what was read of the one partition and go on; `told` hears of the offset when it is done."""
+        """Commit what was read of the one partition and go on; `told` gets the offset afterwards."""
 
     def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Read on from an earlier offset."""
@@ -191,7 +191,7 @@ class KafkaPythonMember:
     def _run(self) -> None:
         """Polls all the time, as an application does.
 
-        A rebalance of kafka-python 3.0 that outlasts a poll is lost when nobody polls on for a while, so
+        A rebalance of kafka-python 3.0 that outlasts a poll is lost without a poll for a while, so
         members cannot take turns in the thread of the test.
         """
         while not self._stopping:
@@ -327,7 +327,7 @@ class AiokafkaMember:
 
 
 class KcatMember:
-    """kcat in a process of its own, so that it can be killed without a word to anybody.
+    """kcat in a process of its own, so that it can be killed without leaving the group.
 
     It can neither be told to commit nor to rewind.
     """

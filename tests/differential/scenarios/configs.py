@@ -104,7 +104,7 @@ def _set_configs(peer: Peer, topic: str) -> dict[str, Any]:
 
 
 def _set_to(peer: Peer, topic: str, expected: dict[str, str]) -> dict[str, Any]:
-    """What is set, once it is as expected: Kafka's broker hears of it a moment after the answer."""
+    """What is set, once it is as expected: Kafka's broker applies it a moment after the answer."""
     peer.until(lambda: _set_configs(peer, topic) == expected, f"configs of {topic} to be {expected}")
     return _set_configs(peer, topic)
 

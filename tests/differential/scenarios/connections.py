@@ -1,4 +1,4 @@
-"""Frames and connections: order, versions nobody speaks, and bytes that are no request at all.
+"""Frames and connections: order, unknown versions, and bytes that are no request at all.
 
 A broker that cannot read a request has nothing to answer with: it closes that connection and goes on with
 the rest.

@@ -39,7 +39,7 @@ class Group:
         peer.until(self._is_assigned, "the coordinator to know the topic")
 
     def _is_assigned(self) -> bool:
-        """Kafka's coordinator hears of a new topic a little later than its broker does."""
+        """Kafka's coordinator learns of a new topic a little later than its broker does."""
         other = self.peer.named("other")
         found = self.join("m", group_id=other).assignment.topic_partitions
         self.beat("m", -1, group_id=other)

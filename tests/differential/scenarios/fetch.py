@@ -69,7 +69,7 @@ def unknown_topics_and_partitions(peer: Peer, version: int) -> Answers:
 
 @scenario(FetchRequest)
 def an_error_answers_at_once(peer: Peer, version: int) -> Answers:
-    """Whoever asks for a wrong offset is told now, not after the longest wait."""
+    """A wrong offset is refused at once, not after the longest wait."""
     topic = peer.topic("t", partitions=2)
     began = time.monotonic()
     yield "answer", peer.fetch(topic, {0: 0, 1: 99}, version, max_wait_ms=20_000, min_bytes=1)

@@ -75,7 +75,7 @@ def test_partitions_that_went_the_same_way_stand_together() -> None:
     moves = [
         ExplainedMove(topic="t", partition=p, before="a", after="b" if p < 2 else None) for p in range(4)
     ]
-    assert moves_text(moves) == ["t:0-1 from a to b", "t:2-3 from a to nobody"]
+    assert moves_text(moves) == ["t:0-1 from a to b", "t:2-3 from a to unassigned"]
 
 
 def test_many_moves_are_cut() -> None:

@@ -45,7 +45,7 @@ def test_what_is_no_target_is_refused_with_what_is_wanted(text: str) -> None:
         ("payments:5-7,0,6", ("payments", [0, 5, 6, 7])),
     ],
 )
-def test_topics_and_partitions_are_told_apart(text: str, expected: tuple[str, list[int] | None]) -> None:
+def test_topics_and_partitions_are_distinguished(text: str, expected: tuple[str, list[int] | None]) -> None:
     assert parse_topic(text) == expected
 
 

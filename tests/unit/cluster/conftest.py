@@ -1,4 +1,4 @@
-"""Tests of the cluster room may be coroutines."""
+"""Tests of the cluster package may be coroutines."""
 
 from __future__ import annotations
 

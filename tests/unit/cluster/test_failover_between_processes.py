@@ -71,7 +71,7 @@ class Members:
             self._said.put(json.loads(line))
         process.stdout.close()
 
-    def hear(self, **wanted: object) -> dict[str, Any]:
+    def next_report(self, **wanted: object) -> dict[str, Any]:
         """The first thing said that fits and was not asked for before."""
         while True:
             for said in self._heard:
@@ -96,18 +96,18 @@ class Members:
 def test_each_killed_controller_is_followed_by_one_that_knows_everything(tmp_path: Path) -> None:
     with Members(tmp_path / "registry.sqlite", 3) as members:
         for _ in range(3):
-            members.hear(**{"is": "ready"})
+            members.next_report(**{"is": "ready"})
         topics: list[str] = []
         clusters = set()
         epoch = 0
         while members.processes:
-            said = members.hear(**{"is": "controller"})
+            said = members.next_report(**{"is": "controller"})
             assert said["epoch"] == epoch + 1
             epoch = said["epoch"]
             topics.append(f"made-in-{epoch}")
             assert said["topics"] == topics
             clusters.add(said["cluster"])
-            members.hear(member=said["member"], brokers=sorted(members.processes))
+            members.next_report(member=said["member"], brokers=sorted(members.processes))
             members.kill(said["member"])
         assert epoch == 3
         assert len(clusters) == 1

@@ -127,14 +127,14 @@ async def test_a_registry_that_is_away_for_a_moment_costs_the_write_not_the_offi
 
 async def test_a_standby_takes_over_when_the_controllers_process_dies() -> None:
     store = SqliteStore(None)
-    doomed, other = await open_session(store), await open_session(store)
-    first, second = controller_of(doomed, broker_id=1), controller_of(other, broker_id=2)
+    abandoned, other = await open_session(store), await open_session(store)
+    first, second = controller_of(abandoned, broker_id=1), controller_of(other, broker_id=2)
     await first.start()
     await second.start()
     assert first.active and not second.active
     assert first._follower is not None
     first._follower.cancel()
-    await doomed.abandon()
+    await abandoned.abandon()
     await second.feed.after(0)
     assert second.active and second.image.controller_id == 2 and second.image.controller_epoch == 2
     await second.stop()

@@ -62,7 +62,7 @@ async def test_the_broker_epoch_grows_with_each_registration() -> None:
     await keeper.close()
 
 
-async def test_an_id_in_use_is_refused_and_names_who_has_it() -> None:
+async def test_an_id_in_use_is_refused_with_the_address_of_its_owner() -> None:
     store = SqliteStore(None)
     one, two = await open_session(store), await open_session(store)
     await prepare(one, random.Random(0))

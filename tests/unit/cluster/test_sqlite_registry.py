@@ -70,7 +70,7 @@ async def test_a_killed_process_loses_its_session_at_once_and_its_commits_never(
         await registry.close()
 
 
-async def test_a_restart_after_a_kill_waits_for_nobody(tmp_path: Path) -> None:
+async def test_a_restart_after_a_kill_does_not_wait_for_the_old_session(tmp_path: Path) -> None:
     path = tmp_path / "registry.sqlite"
     with ProcessWithSession(path) as child:
         child.process.kill()
@@ -81,7 +81,7 @@ async def test_a_restart_after_a_kill_waits_for_nobody(tmp_path: Path) -> None:
         await registry.close()
 
 
-async def test_a_session_that_stands_still_is_ended_by_the_clock_of_who_watches_it(tmp_path: Path) -> None:
+async def test_a_session_without_heartbeats_is_ended_by_the_clock_of_another_session(tmp_path: Path) -> None:
     """The lock of a hung process is still held, so only the lease can tell."""
     path = tmp_path / "registry.sqlite"
     with ProcessWithSession(path) as child:
@@ -186,7 +186,7 @@ async def test_two_processes_may_create_the_file_at_the_same_moment(tmp_path: Pa
         await session.close()
 
 
-async def test_a_change_that_is_in_succeeds_even_when_nobody_can_be_told_what_changed(tmp_path: Path) -> None:
+async def test_a_committed_change_succeeds_even_when_watches_cannot_be_checked(tmp_path: Path) -> None:
     registry = registry_at(tmp_path / "registry.sqlite")
     await registry.open()
     watch = await registry.watch("/a")
@@ -198,7 +198,7 @@ async def test_a_change_that_is_in_succeeds_even_when_nobody_can_be_told_what_ch
 
     tree.signature = fail  # type: ignore[method-assign]
     await registry.commit([Create("/a")])
-    await asyncio.wait_for(watch, 5)  # for nothing it knows of; whoever is woken reads again
+    await asyncio.wait_for(watch, 5)  # a watch may fire for nothing; its owner reads again
     tree.signature = signature  # type: ignore[method-assign]
     await registry.close()
 

@@ -95,7 +95,7 @@ def test_a_topic_exists_once() -> None:
 
 
 @pytest.mark.parametrize(("existing", "name"), [("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c")])
-def test_names_that_metrics_cannot_tell_apart_collide(existing: str, name: str) -> None:
+def test_names_that_metrics_cannot_distinguish_collide(existing: str, name: str) -> None:
     assert refusal(NewTopic(name, 1, 1), image({existing: 1})) == (
         "INVALID_TOPIC_EXCEPTION",
         f"Topic '{name}' collides with existing topic: {existing}",
@@ -228,7 +228,7 @@ def test_a_cluster_has_a_largest_number_of_partitions() -> None:
     assert "max.partitions" in results[2].message
 
 
-def test_the_offsets_topic_has_room_however_many_topics_there_are() -> None:
+def test_the_offsets_topic_can_be_made_at_the_limit_of_partitions() -> None:
     defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
     topics = [NewTopic("a", 3), NewTopic("b", 1), NewTopic("__consumer_offsets", 50), NewTopic("c", 1)]
     results = plan(*topics, defaults=defaults)
@@ -237,13 +237,13 @@ def test_the_offsets_topic_has_room_however_many_topics_there_are() -> None:
     assert isinstance(too_many, ApiError)
 
 
-def test_the_offsets_topic_takes_no_room_from_others() -> None:
+def test_the_offsets_topic_does_not_count_for_the_limit_of_partitions() -> None:
     defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
     (other,) = plan(NewTopic("a", 3), cluster=image({"__consumer_offsets": 50}), defaults=defaults)
     assert isinstance(other, PlannedTopic)
 
 
-def test_a_refused_topic_leaves_its_room_to_the_next() -> None:
+def test_a_refused_topic_does_not_count_for_the_limit_of_partitions() -> None:
     defaults = TopicDefaults(max_partitions=3)
     big, small = plan(NewTopic("big", 4, 1), NewTopic("small", 3, 1), defaults=defaults)
     assert isinstance(big, ApiError)

@@ -102,7 +102,7 @@ def test_a_cut_off_session_ends_here_before_its_nodes_are_gone_there(chroot: str
         network.close()
 
 
-def test_a_commit_whose_answer_is_lost_is_ambiguous_and_reading_tells(chroot: str) -> None:
+def test_a_commit_whose_answer_is_lost_is_ambiguous_until_it_is_read(chroot: str) -> None:
     network = Network(shared_server().port)
 
     async def main() -> None:

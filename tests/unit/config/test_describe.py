@@ -12,7 +12,7 @@ def by_name(entries: list[Entry]) -> dict[str, Entry]:
     return {entry.name: entry for entry in entries}
 
 
-def test_all_keys_of_a_topic_are_told_but_internal_ones_only_when_set() -> None:
+def test_all_keys_of_a_topic_are_described_but_internal_ones_only_when_set() -> None:
     broker = BrokerConfig.load()
     entries = by_name(describe_topic(broker, {}))
     assert len(entries) == 33
@@ -38,7 +38,7 @@ def test_a_topics_value_comes_with_all_that_lies_below_it() -> None:
     ]
 
 
-def test_a_value_in_another_unit_is_in_force_but_told_as_default_without_layers() -> None:
+def test_a_value_in_another_unit_is_in_force_but_described_as_default_without_layers() -> None:
     broker = BrokerConfig.load(overrides={"log.retention.hours": "1"})
     entry = by_name(describe_topic(broker, {}))["retention.ms"]
     assert (entry.value, entry.source, entry.layers) == ("3600000", Source.DEFAULT, [])
@@ -54,14 +54,14 @@ def test_dynamic_values_of_the_broker_show_through_in_topics() -> None:
     ]
 
 
-def test_only_the_keys_asked_for_are_told_and_unknown_ones_are_not() -> None:
+def test_only_known_keys_that_are_asked_for_are_described() -> None:
     broker = BrokerConfig.load()
     names = ["retention.ms", "nobody.knows"]
     assert [entry.name for entry in describe_topic(broker, {}, names)] == ["retention.ms"]
     assert len(describe_topic(broker, {}, [])) == 33
 
 
-def test_a_broker_tells_every_key_and_what_it_was_given_besides() -> None:
+def test_a_broker_describes_every_key_and_unknown_ones_it_was_given() -> None:
     broker = BrokerConfig.load(
         overrides={"my.own.key": "secret?", "node.id": "3", "ssl.key.password": "hunter2"}
     )
@@ -78,7 +78,7 @@ def test_a_broker_tells_every_key_and_what_it_was_given_besides() -> None:
     assert "producer.id.expiration.check.interval.ms" not in entries
 
 
-def test_all_brokers_tell_only_what_was_set_for_all() -> None:
+def test_the_default_broker_resource_describes_only_what_was_set_for_all() -> None:
     broker = BrokerConfig.load(overrides={"log.retention.ms": "1"})
     assert describe_cluster(broker) == []
     broker = broker.with_dynamic(
@@ -91,7 +91,7 @@ def test_all_brokers_tell_only_what_was_set_for_all() -> None:
     assert entry.layers == [("log.retention.ms", "2", Source.CLUSTER)]
 
 
-def test_a_groups_keys_are_told_over_the_brokers() -> None:
+def test_a_groups_keys_are_described_above_the_brokers() -> None:
     entries = by_name(describe_group(BrokerConfig.load(), {"consumer.session.timeout.ms": "50000"}))
     assert len(entries) == 17
     assert entries["consumer.session.timeout.ms"].layers == [

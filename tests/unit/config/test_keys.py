@@ -153,7 +153,7 @@ def test_share_groups_may_start_at_these_places(text: str) -> None:
             GROUP_KEYS["share.auto.offset.reset"].parse(bad)
 
 
-def test_a_secret_is_not_told_in_the_reason() -> None:
+def test_a_secret_is_not_in_the_reason() -> None:
     key = BROKER_KEYS["ssl.key.password"]
     assert key.sensitive
     assert key.parse("hunter2") == "hunter2"

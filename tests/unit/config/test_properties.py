@@ -52,7 +52,7 @@ def test_the_line_of_a_property_is_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\u12x4", "a=\\uzzzz"])
-def test_a_broken_escape_is_told_with_its_line(text: str) -> None:
+def test_a_broken_escape_is_reported_with_its_line(text: str) -> None:
     with pytest.raises(PropertiesError, match=r"line 2: .*four hex digits"):
         parse_properties("ok=1\n" + text)
 

@@ -107,7 +107,7 @@ READ_BY_OTHER_MEANS = {"listeners", "advertised.listeners", "log.dir", "log.dirs
 
 
 def _names_in_the_source() -> set[str]:
-    """Of the broker's rooms; the pipeline has settings of clients, some of the same name."""
+    """Of the broker's packages; the pipeline has settings of clients, some of the same name."""
     names: set[str] = set()
     for path in (ROOT / "src" / "ottla").rglob("*.py"):
         if not {"config", "pipeline"} & set(path.parts):
@@ -116,7 +116,7 @@ def _names_in_the_source() -> set[str]:
 
 
 def test_keys_are_marked_as_used_exactly_if_the_code_reads_them() -> None:
-    """The page tells which keys do something. Whoever begins to use one takes its mark `unused` away."""
+    """The page says which keys have an effect. A change that begins to use one removes its mark `unused`."""
     read = _names_in_the_source() | READ_BY_OTHER_MEANS
     log = {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)} | {
         "internal.segment.bytes"

@@ -117,7 +117,7 @@ def test_a_key_set_twice_in_a_file_is_warned_of_and_the_last_one_counts(tmp_path
     assert config.warnings == [f"{file}: num.partitions is set in line 1 and again in line 3, which counts"]
 
 
-def test_all_bad_values_are_told_at_once() -> None:
+def test_all_bad_values_are_reported_together() -> None:
     assert problems(log_segment_bytes="12", message_max_bytes="big", log_preallocate="perhaps") == [
         "log.segment.bytes: must be at least 1048576 (got 12)",
         "message.max.bytes: must be a whole number of 32 bits (got big)",
@@ -200,7 +200,7 @@ def test_broker_id_and_node_id_are_two_names_of_one_thing() -> None:
     assert config["broker.id"] == 1
 
 
-def test_the_memory_for_requests_always_has_room_for_the_largest_request() -> None:
+def test_the_memory_for_requests_holds_at_least_the_largest_request() -> None:
     config = BrokerConfig.load(overrides={"socket.request.max.bytes": str(512 << 20)})
     assert config["queued.max.request.bytes"] == 512 << 20
     assert BrokerConfig.load(overrides={"queued.max.request.bytes": "-1"})["queued.max.request.bytes"] == -1
@@ -213,7 +213,7 @@ def test_the_data_folder_may_lie_in_the_home_of_the_user(monkeypatch: pytest.Mon
     assert BrokerConfig.load(overrides={"log.dir": "/a", "log.dirs": "/b"}).log_dir == "/b"
 
 
-def test_clients_are_told_the_advertised_address_or_the_one_listened_on() -> None:
+def test_clients_get_the_advertised_address_or_the_one_listened_on() -> None:
     def advertised(**settings: str) -> tuple[str, int]:
         config = BrokerConfig.load(overrides={n.replace("_", "."): v for n, v in settings.items()})
         return config.advertised("0.0.0.0" if config.listener.host == "" else config.listener.host, 4711)
@@ -261,7 +261,7 @@ def test_a_dynamic_value_that_is_not_allowed_is_passed_over(caplog: pytest.LogCa
     assert "log.segment.bytes is ignored: must be at least 1048576" in caplog.text
 
 
-def test_layers_tell_every_place_with_a_value_the_strongest_first() -> None:
+def test_layers_list_every_place_with_a_value_the_strongest_first() -> None:
     config = BrokerConfig.load(overrides={"log.retention.hours": "5"})
     assert config.layers("log.retention.hours") == [
         ("log.retention.hours", "5", Source.STATIC),
@@ -381,12 +381,12 @@ def test_the_command_line_wins_over_dynamic_values_from_before_the_start(
     assert now.source("max.connections.per.ip") is Source.STATIC
     assert now["message.max.bytes"] == 200, "a file is weaker than what was set at run time"
     later = config.with_dynamic(stored, {"max.connections.per.ip": "3"})
-    assert later["max.connections.per.ip"] == 3, "whoever sets another value gets it"
+    assert later["max.connections.per.ip"] == 3, "a value that is set later counts"
     cleared = config.with_dynamic({}, {})
     assert cleared["max.connections.per.ip"] == 7
 
 
-def test_limits_that_let_nobody_in_are_refused() -> None:
+def test_limits_that_admit_no_client_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"max.connections: must be at least 1"):
         BrokerConfig.load(overrides={"max.connections": "0"})
     with pytest.raises(ConfigError, match=r"max.connections.per.ip: must be at least 1 unless"):

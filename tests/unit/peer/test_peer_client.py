@@ -205,7 +205,7 @@ def test_calls_behind_one_that_timed_out_fail_with_its_connection(world: World) 
     assert world.loop.time() < 10
 
 
-def test_nobody_there_is_no_request_made_and_attempts_get_rarer(world: World) -> None:
+def test_an_unreachable_peer_gets_ever_fewer_attempts_and_no_request(world: World) -> None:
     async def scenario() -> int:
         client = world.client()
         attempts = 0

@@ -89,7 +89,7 @@ def test_records_stay_parts_of_a_response_frame() -> None:
 @pytest.mark.parametrize(
     ("key", "version"), [(99, 0), (-1, 0), (3, 14), (3, -1), (PRODUCE, 2), (FETCH, 3), (API_VERSIONS, 99)]
 )
-def test_an_unknown_api_or_version_is_told_with_the_header(key: int, version: int) -> None:
+def test_an_unknown_api_or_version_is_reported_with_the_header(key: int, version: int) -> None:
     frame = struct.pack(">hhih", key, version, 42, 6) + b"client" + b"whatever follows"
     with pytest.raises(UnsupportedVersion, match=f"api key {key} version {version} ") as caught:
         parse_request_header(memoryview(frame))

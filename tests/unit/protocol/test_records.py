@@ -162,7 +162,7 @@ def test_recompression_refuses_what_validation_refuses() -> None:
         recompress(encode_batch(RECORDS), Codec.GZIP, max_size=10)
 
 
-def test_validation_tells_the_earliest_and_latest_time_found() -> None:
+def test_validation_returns_the_earliest_and_latest_time_found() -> None:
     assert validate_records(encode_batch(RECORDS), LIMIT) == (995, 1007)
 
 

@@ -97,7 +97,7 @@ def test_aborted_transactions_and_markers_are_not_shown() -> None:
     broker = ScriptedBroker()
     data = (
         batch(0, b"plain")
-        + batch(1, b"doomed", producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+        + batch(1, b"aborted", producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
         + batch(2, b"good", producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)
         + marker(3, 5, kind=0)
         + batch(4, b"later", producer_id=5, producer_epoch=0, base_sequence=1, transactional=True)
@@ -143,7 +143,7 @@ def test_a_batch_that_holds_no_records_is_an_error_that_names_it() -> None:
         values_read(broker, stop=4)
 
 
-def test_a_batch_that_holds_no_records_is_passed_over_when_somebody_is_told() -> None:
+def test_a_batch_that_holds_no_records_is_skipped_when_skip_is_given() -> None:
     broker = ScriptedBroker()
     data = batch(0, b"zero") + unreadable(1) + batch(3, b"three")
     broker.answer(FetchRequest, lambda request, version: fetched(data))

@@ -103,7 +103,7 @@ def test_versions_that_do_not_meet_are_named() -> None:
 # Connections
 
 
-def test_nobody_listening_is_said_with_advice() -> None:
+def test_a_refused_connection_is_reported_with_advice() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with Wire(f"127.0.0.1:{port}") as wire, pytest.raises(BrokerUnreachable, match="refused") as failure:

@@ -146,7 +146,7 @@ def test_a_group_forms_without_the_three_seconds_that_production_waits_for_membe
         assert broker.broker.config["group.initial.rebalance.delay.ms"] == 2000
 
 
-def test_a_paused_broker_answers_nobody_until_it_goes_on() -> None:
+def test_a_paused_broker_answers_no_client_until_it_goes_on() -> None:
     with ottla.testing.broker(topics=["t"]) as broker:
         with broker.paused(), socket.create_connection((broker.host, broker.port), 1) as sock:
             sock.settimeout(0.2)
@@ -236,7 +236,7 @@ def far() -> Iterator[InProcessBroker]:
         yield broker
 
 
-def test_clients_of_a_broker_with_a_network_are_told_no_other_way(far: InProcessBroker) -> None:
+def test_clients_of_a_broker_with_a_network_get_only_its_address(far: InProcessBroker) -> None:
     assert far.bootstrap_servers != far.direct_servers
     for address in (far.bootstrap_servers, far.direct_servers):
         with Wire(address) as wire:
@@ -276,7 +276,7 @@ def test_connections_can_be_broken_and_made_again(far: InProcessBroker) -> None:
         assert client.is_closed(within=10)
     far.kill()
     with RawClient(far.bootstrap_servers) as client:
-        assert client.is_closed(within=10), "there is nobody at the other end"
+        assert client.is_closed(within=10), "the other end is closed"
     far.start()
     with RawClient(far.bootstrap_servers) as client:
         assert client.produce("t", b"b").base_offset == 1

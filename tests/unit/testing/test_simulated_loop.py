@@ -74,7 +74,7 @@ def test_jobs_of_one_executor_run_in_order_on_the_loops_thread(loop: SimulatedLo
     assert seen == list(range(50))
 
 
-def test_an_error_in_a_job_reaches_who_asked(loop: SimulatedLoop) -> None:
+def test_an_error_in_a_job_reaches_its_caller(loop: SimulatedLoop) -> None:
     async def ask() -> None:
         await loop.run_in_executor(None, lambda: 1 / 0)
 

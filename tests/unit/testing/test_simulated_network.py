@@ -76,7 +76,7 @@ def test_a_peer_that_reads_nothing_stops_its_sender(world: World) -> None:
     world.run(scenario())
 
 
-def test_nobody_listening_refuses(world: World) -> None:
+def test_a_connection_to_a_closed_port_is_refused(world: World) -> None:
     async def scenario() -> None:
         sock: Any = world.network.socket(world.client)
         with pytest.raises(ConnectionRefusedError):
