@@ -129,6 +129,7 @@ class Broker:
         """Ready for clients when this returns. Whatever fails leaves nothing open behind."""
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="ottla-disk")
+        self._writers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="ottla-slow-write")
         self.purgatory = Purgatory(self._loop)
         self.client_memory = ClientMemory(
             *client_memory_limits(self.config), self._loop.time, lambda: self.client_log
@@ -156,7 +157,9 @@ class Broker:
         )
         self.directory = LogDirectory(path, self.disk, self.clock, config_for=lambda _: at_start)
         self.log_starts = LogStarts(self.directory.checkpoint_log_starts, self.in_thread)
-        self.replicas = Replicas(self.node_id, self.directory, self.purgatory, self.in_thread)
+        self.replicas = Replicas(
+            self.node_id, self.directory, self.purgatory, self.in_thread, self._write_in_thread
+        )
         self.cleaning = Cleaning(self)
         self.space = Space(self)
         self.group_environment = BrokerGroupEnvironment(
@@ -292,10 +295,12 @@ class Broker:
         self.lookups.close()
         await self._server.drain()
         await self._leave_cluster()
-        marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
         self.inspections.close()
+        await self.replicas.end_writes()
+        marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
         await self.in_thread(partial(self.directory.close, marks))
         self._threads.shutdown()
+        self._writers.shutdown()
         logger.info("broker %d stopped cleanly", self.node_id)
 
     async def kill(self) -> None:
@@ -309,6 +314,9 @@ class Broker:
         await self.cleaning.stop()
         await self.groups.stop()
         await self._leave_cluster()
+        self._writers.shutdown(
+            cancel_futures=True
+        )  # a crash would end a write in the middle; here it ends first
         self.directory.abandon()
         self._threads.shutdown()
 
@@ -325,6 +333,10 @@ class Broker:
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run blocking disk work beside the loop."""
         return self._loop.run_in_executor(self._threads, work)
+
+    def _write_in_thread(self, write: Callable[[], None]) -> asyncio.Future[None]:
+        """Write to a slow disk beside the loop, in threads of their own: they may all be busy for long."""
+        return self._loop.run_in_executor(self._writers, write)
 
     async def in_slices(self, steps: Steps[T], context: RequestContext) -> T:
         """Do long work between other requests, for a coroutine that answers `context`."""

@@ -7,24 +7,31 @@ nothing below it.
 When a topic asks for fsync before the answer (`flush.messages`), an append that makes a flush due does not
 count until a thread has flushed it: `local_end` stands still meanwhile, so neither the high watermark nor an
 acks=1 answer can run ahead of the disk. Appends that arrive during a flush share the next one.
+
+Writes are done on the event loop while they are fast. Where the disk is slow or a batch is large
+(`writes_in_thread`), a thread writes, one batch after the other in the order they came (`append_in_thread`):
+then only the clients of this partition wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
+from ottla.replication.slow_disk import LARGE_WRITE, SLOW_SECONDS, SlowDisk
 from ottla.storage.log import AppendInfo, FileSlice, Log
 from ottla.storage.log_config import FOREVER, LogConfig
 
 logger = logging.getLogger("ottla.partition")
 
 RunInThread = Callable[[Callable[[], int]], "Future[int]"]
+WriteInThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class PartitionRead(NamedTuple):
@@ -38,9 +45,14 @@ class PartitionRead(NamedTuple):
 
 class Partition:
     __slots__ = (
+        "_closed",
+        "_disk",
         "_flushing",
         "_in_thread",
+        "_is_slow",
         "_purgatory",
+        "_turn",
+        "_write_in_thread",
         "index",
         "log",
         "min_insync_replicas",
@@ -58,6 +70,9 @@ class Partition:
         state: ReplicaState,
         purgatory: Purgatory,
         in_thread: RunInThread,
+        *,
+        write_in_thread: WriteInThread | None = None,
+        disk: SlowDisk | None = None,
         min_insync_replicas: int = 1,
     ) -> None:
         self.topic = topic
@@ -68,6 +83,11 @@ class Partition:
         self.min_insync_replicas = min_insync_replicas
         self._purgatory = purgatory
         self._in_thread = in_thread
+        self._write_in_thread = write_in_thread
+        self._disk = disk or SlowDisk()
+        self._is_slow = False
+        self._turn = asyncio.Lock()  # of writes in threads
+        self._closed = False
         self._flushing = False
 
     def __repr__(self) -> str:
@@ -117,16 +137,68 @@ class Partition:
 
         `from_client=False` is for what the broker itself writes; see `Log.append`.
         """
-        info = self.log.append(
+        log = self.log
+        info = log.append(
             records,
             self.state.leader_epoch,
             from_client=from_client,
             prepared_under=prepared_under,
             only_small=only_small,
         )
+        if log.write_seconds > SLOW_SECONDS:
+            self._wrote(info.size, log.write_seconds)
         if not info.duplicate:
             self._count()
         return info
+
+    def writes_in_thread(self, size: int) -> bool:
+        """Whether so many bytes of a client have to go through `append_in_thread`."""
+        return (
+            self._is_slow or size > LARGE_WRITE or self._disk.is_slow or self._turn.locked()
+        ) and self._write_in_thread is not None
+
+    async def append_in_thread(
+        self,
+        records: memoryview,
+        check: Callable[[], object],
+        *,
+        prepared_under: LogConfig | None = None,
+    ) -> AppendInfo:
+        """As `append`, for a client's batch, with the write in a thread and behind those that came before.
+
+        `check` is called when its turn has come. What it raises is raised here, and nothing is written.
+        """
+        assert self._write_in_thread is not None
+        async with self._turn:
+            check()
+            if self._closed:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is closed here")
+            slow = self.log.begin_append(records, self.state.leader_epoch, prepared_under=prepared_under)
+            if isinstance(slow, AppendInfo):
+                return slow
+            await self._write_in_thread(slow.write)
+            self._wrote(len(slow.validated.data), slow.seconds)
+            if not self.state.is_leader or self.state.leader_epoch != slow.leader_epoch:
+                self.log.give_up_append(slow)
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            info = self.log.finish_append(slow)
+            self._count()
+            return info
+
+    def _wrote(self, size: int, seconds: float) -> None:
+        self.log.write_seconds = 0.0
+        self._is_slow = self._disk.wrote(self.log.name, size, seconds, self.log.monotonic())
+
+    def close(self) -> bool:
+        """Begin no further write in a thread. True when one is under way: then wait for `writes_ended`."""
+        self._closed = True
+        self._disk.forget(self.log.name)
+        return self._turn.locked()
+
+    async def writes_ended(self) -> None:
+        """Of a closed partition: return when no thread writes to its log any more."""
+        async with self._turn:
+            pass
 
     def acknowledged(self, end_offset: int, all_replicas: bool) -> bool:
         """True when records before `end_offset` may be answered for. ApiError when they never will be."""

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.schema import ZERO_UUID
-from ottla.replication.partition import Partition, RunInThread
+from ottla.replication.partition import Partition, RunInThread, WriteInThread
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
+from ottla.replication.slow_disk import SlowDisk
 from ottla.storage.checkpoints import differs_by_damage
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -49,18 +50,30 @@ class TopicPlan(Protocol):
     def partitions(self) -> tuple[Assignment, ...]: ...
 
 
+async def _end_writes(partitions: Iterable[Partition]) -> None:
+    for partition in [p for p in partitions if p.close()]:
+        await partition.writes_ended()
+
+
 ConfigOf = Callable[[str], Mapping[str, Any]]
 """From a topic's name to the values of its settings, under Kafka's names."""
 
 
 class Replicas:
     def __init__(
-        self, local_id: int, directory: LogDirectory, purgatory: Purgatory, in_thread: RunInThread
+        self,
+        local_id: int,
+        directory: LogDirectory,
+        purgatory: Purgatory,
+        in_thread: RunInThread,
+        write_in_thread: WriteInThread | None = None,
     ) -> None:
         self._local_id = local_id
         self._directory = directory
         self._purgatory = purgatory
         self._in_thread = in_thread
+        self._write_in_thread = write_in_thread
+        self._disk = SlowDisk()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._known: dict[str, TopicPlan] = {}
 
@@ -141,10 +154,15 @@ class Replicas:
             return
         partitions = [p for key in gone if (p := self._partitions.pop(key, None)) is not None]
         try:
+            await _end_writes(partitions)
             await self._in_thread(partial(self._delete, gone))
         finally:
             for partition in partitions:
                 self._purgatory.notify(partition)
+
+    async def end_writes(self) -> None:
+        """Let the writes that threads are doing end, and begin no other: the logs are about to be closed."""
+        await _end_writes(self)
 
     def set_strays_aside(self, topics: Mapping[str, TopicPlan]) -> list[str]:
         """Take out logs that no topic of the image claims, and keep their folders for a while. Blocks."""
@@ -195,7 +213,15 @@ class Replicas:
             if log is None:
                 return
             partition = Partition(
-                topic.name, index, topic.id, log, self._first_state(log), self._purgatory, self._in_thread
+                topic.name,
+                index,
+                topic.id,
+                log,
+                self._first_state(log),
+                self._purgatory,
+                self._in_thread,
+                write_in_thread=self._write_in_thread,
+                disk=self._disk,
             )
             self._partitions[topic.name, index] = partition
         new_reign = partition.state.assign(

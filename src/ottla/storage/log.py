@@ -9,6 +9,7 @@ Rules kept here:
 * An append is whole or not at all. Checks come first, then one write, then the state (end offset, indexes,
   producers, epochs) is changed. When the write fails the segment is cut back and nothing has changed.
 * Offsets have no gaps for a leader: the next batch gets the end offset.
+* A write that may take long is done in a thread (`begin_append`, `finish_append`); state changes only here.
 * `flush` may run in another thread beside appends. It captures where the log ends, syncs, and only then
   moves the recovery point: what lies before it has reached the disk.
 * A log that turns out to be damaged goes offline: `failure` is set and raised by every call.
@@ -43,6 +44,7 @@ from ottla.storage.scan import Damaged
 from ottla.storage.segment import Segment, SegmentInfo
 from ottla.storage.segment_list import LogFiles
 from ottla.storage.segment_row import DamagedSegment, SegmentRow
+from ottla.storage.slow_append import SlowAppend
 from ottla.storage.slow_writes import SLOW, SLOW_WRITES
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.time_search import TimeSearch
@@ -90,11 +92,13 @@ class Log:
         self.producers = producers
         self.failure = failure
         self.may_have_gaps = may_have_gaps  # offsets may be missing without anything being wrong
+        self.write_seconds = 0.0  # how long the last write on the event loop took
         self.truncations = 0  # what was read before the log was cut need not be what is there now
         self.swapping = False  # cleaned segments are taking their places: nothing may be deleted meanwhile
         self.on_lower_recovery_point: Callable[[], None] | None = None  # has it written before a truncation
         is_new = recovery_point == 0
         self._clock = clock
+        self._slow: SlowAppend | None = None  # its bytes are being written in a thread
         self._row = SegmentRow(
             folder, segments, snapshots, disk=disk, clock=clock, open_segments=open_segments
         )
@@ -185,6 +189,10 @@ class Log:
         except OSError as problem:
             raise disk_refused(self.name, self.folder, what, problem) from problem
 
+    def monotonic(self) -> float:
+        """The time on the clock by which `write_seconds` is measured."""
+        return self._clock.monotonic()
+
     # -- append --------------------------------------------------------------------------------------
 
     def append(
@@ -204,6 +212,7 @@ class Log:
         """
         if self.failure is not None:
             raise self.failure
+        assert self._slow is None, "appends wait for a slow one"
         config = self.config
         now = self._clock.now_ms()
         with self._lock:
@@ -223,12 +232,70 @@ class Log:
             if known is not None:
                 return self._duplicate(known)
             self._write(data, batches, next_offset, now)
-            if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
-                self._note_epoch(leader_epoch, first_offset)
-            append_time = now if config.is_log_append_time else -1
-            return AppendInfo(
-                first_offset, next_offset - 1, append_time, self.log_start_offset, False, len(data)
+            return self._appended(first_offset, leader_epoch, now, len(data))
+
+    def _appended(self, first_offset: int, leader_epoch: int, now: int, size: int) -> AppendInfo:
+        if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
+            self._note_epoch(leader_epoch, first_offset)
+        append_time = now if self.config.is_log_append_time else -1
+        return AppendInfo(first_offset, self.end_offset - 1, append_time, self.log_start_offset, False, size)
+
+    def begin_append(
+        self, records: memoryview, leader_epoch: int, *, prepared_under: LogConfig | None = None
+    ) -> AppendInfo | SlowAppend:
+        """The part of `append` before the write, for a disk that is slow. Then `SlowAppend.write` is called,
+        in any thread, and `finish_append` or `give_up_append`, here.
+
+        Until then the log is as it was, and nothing else may be appended. It is not rolled, cut or deleted
+        from its end meanwhile. AppendInfo when the batch is in the log already.
+        """
+        self._check_online()
+        assert self._slow is None, "one slow append at a time"
+        now = self._clock.now_ms()
+        with self._lock:
+            validated = validate_and_stamp(
+                records,
+                self.end_offset,
+                leader_epoch,
+                self.config,
+                now,
+                self.name,
+                prepared_under=prepared_under,
+                only_small=True,
             )
+            known = self.producers.check(validated.batches, from_client=True)
+            if known is not None:
+                return self._duplicate(known)
+            with self._writing():
+                segment = self._segment_for(validated.data, validated.batches, validated.next_offset, now)
+                file = segment.file_to_write(len(validated.data), self.config.index_interval)
+            self._slow = SlowAppend(validated, leader_epoch, now, segment, file, self._clock)
+            return self._slow
+
+    def finish_append(self, slow: SlowAppend) -> AppendInfo:
+        """The write has ended. ApiError, and no change, when it failed."""
+        assert slow is self._slow, "a slow append is finished once"
+        self._slow = None
+        self._check_online()
+        with self._lock:
+            with self._writing():
+                if slow.problem is not None:
+                    slow.segment.write_failed()
+                    raise slow.problem
+                data, batches, next_offset = slow.validated
+                slow.segment.written(len(data), batches, self.config.index_interval)
+            first_offset = self.end_offset
+            self._take_over(data, batches, next_offset, slow.now)
+            if slow.seconds > SLOW:
+                SLOW_WRITES.note(self.name, slow.seconds, len(data), self._clock.monotonic(), in_thread=True)
+            return self._appended(first_offset, slow.leader_epoch, slow.now, len(data))
+
+    def give_up_append(self, slow: SlowAppend) -> None:
+        """The write has ended, but the batch is not wanted any more: this replica leads no longer."""
+        assert slow is self._slow, "a slow append is finished once"
+        self._slow = None
+        if self.failure is None:
+            slow.segment.write_failed()
 
     def append_replicated(self, records: memoryview) -> AppendInfo:
         """Append batches as follower: offsets and epochs stand in the bytes, which are written unchanged."""
@@ -256,33 +323,54 @@ class Log:
 
     def _write(self, data: memoryview, batches: list[StampedBatch], next_offset: int, now: int) -> None:
         """Bytes to the active segment, then all state. ApiError and no change when the disk refuses."""
+        try:
+            segment = self._segment_for(data, batches, next_offset, now)
+            began = self._clock.monotonic()
+            segment.append(data, batches, self.config.index_interval)
+            ended = self._clock.monotonic()
+            self.write_seconds = ended - began
+            if ended - began > SLOW:
+                SLOW_WRITES.note(self.name, ended - began, len(data), ended)
+        except Damaged as damage:  # met when an index has to be rebuilt
+            raise self._go_offline(segment_damaged(self.name, self._segments[-1].path, damage)) from damage
+        except DamagedSegment as found:
+            raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
+        except OSError as problem:
+            raise disk_refused(self.name, self.folder, "write", problem) from problem
+        self._take_over(data, batches, next_offset, now)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """As in `_write`, where it is written out because it is the fast path."""
+        try:
+            with self._guard("write"):
+                yield
+        except Damaged as damage:
+            raise self._go_offline(segment_damaged(self.name, self._segments[-1].path, damage)) from damage
+
+    def _segment_for(
+        self, data: memoryview, batches: list[StampedBatch], next_offset: int, now: int
+    ) -> Segment:
+        """The active segment, after a roll where these batches need one."""
         config = self.config
-        producers = self.producers
-        segment = self._segments[-1]
         size = len(data)
         if size > config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{self.name}: {size} bytes are larger than segment.bytes={config.segment_bytes}",
             )
+        segment = self._segments[-1]
         _, first_offset, first = batches[0]
         max_timestamp = first.max_timestamp
         if len(batches) > 1:
             max_timestamp = max(header.max_timestamp for _, _, header in batches)
-        try:
-            if segment.should_roll(config, size, next_offset - 1, max_timestamp, now):
-                segment = self._row.roll(first_offset, producers)
-            began = self._clock.monotonic()
-            segment.append(data, batches, config.index_interval)
-            ended = self._clock.monotonic()
-            if ended - began > SLOW:
-                SLOW_WRITES.note(self.name, ended - began, size, ended)
-        except Damaged as damage:  # met when an index has to be rebuilt
-            raise self._go_offline(segment_damaged(self.name, segment.path, damage)) from damage
-        except DamagedSegment as found:
-            raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
-        except OSError as problem:
-            raise disk_refused(self.name, self.folder, "write", problem) from problem
+        if segment.should_roll(config, size, next_offset - 1, max_timestamp, now):
+            segment = self._row.roll(first_offset, self.producers)
+        return segment
+
+    def _take_over(self, data: memoryview, batches: list[StampedBatch], next_offset: int, now: int) -> None:
+        """The batches are written: now they count."""
+        producers = self.producers
         for position, base_offset, header in batches:
             if header.producer_id >= 0:
                 control = None
@@ -315,7 +403,7 @@ class Log:
     def roll(self) -> None:
         """Seal the active segment and begin a new one at the end of the log."""
         self._check_online()
-        if self._segments[-1].size:
+        if self._segments[-1].size and self._slow is None:
             with self._lock, self._guard("begin a segment"):
                 self._row.roll(self.end_offset, self.producers)
 
@@ -465,7 +553,7 @@ class Log:
     def apply_retention(self, high_watermark: int) -> list[SegmentInfo]:
         """Delete the segments that retention allows; returns them. Files go after file.delete.delay.ms."""
         self._check_online()
-        if self.swapping:
+        if self.swapping or self._slow is not None:
             return []
         with self._guard("delete old segments"):
             now_ms = self._clock.now_ms()

@@ -561,21 +561,40 @@ class Segment:
 
     def append(self, data: memoryview, batches: list[StampedBatch], interval: int) -> None:
         """Write the bytes of whole batches in one go. On OSError the segment is as it was before."""
+        file = self.file_to_write(len(data), interval)
+        try:
+            file.write_at(self.size, data)
+        except OSError:
+            self.write_failed()
+            raise
+        self.written(len(data), batches, interval)
+
+    def file_to_write(self, size: int, interval: int) -> File:
+        """The file, ready for so many bytes at `size`. `written` or `write_failed` has to follow."""
         file = self._file
         if file is None:
             file = self.file
-        start = self.size
-        if (self._index is None or self._time_index is None) and self._since_index + len(data) > interval:
-            # An entry is due. An index that cannot be read is rebuilt from the batches before these.
+        self._load_indexes_if_due(size, interval)
+        end = self.size + size
+        if self.size >= _RESERVES_FROM and end > self._reserved:
+            self._reserve(file, end + _RESERVED_AHEAD)
+        return file
+
+    def _load_indexes_if_due(self, size: int, interval: int) -> None:
+        """An index that cannot be read is rebuilt, from the batches before those that are written now."""
+        if (self._index is None or self._time_index is None) and self._since_index + size > interval:
             _ = self.index, self.time_index
-        if start >= _RESERVES_FROM and start + len(data) > self._reserved:
-            self._reserve(file, start + len(data) + _RESERVED_AHEAD)
-        try:
-            file.write_at(start, data)
-        except OSError:
-            self._remains = True
-            self.cut_remains()
-            raise
+
+    def write_failed(self) -> None:
+        """A write behind the end failed, or is not wanted any more."""
+        self._remains = True
+        self.cut_remains()
+
+    def written(self, size: int, batches: list[StampedBatch], interval: int) -> None:
+        """These batches have been written behind the end: they belong to the segment now."""
+        start = self.size
+        if self._index is None or self._time_index is None:
+            self._load_indexes_if_due(size, interval)  # closed since `file_to_write`
         self.in_use = True
         tail_last, tail_positions = self._tail_last, self._tail_positions
         if tail_last is None or tail_positions is None:
@@ -592,7 +611,7 @@ class Segment:
         if start == 0:
             _, _, first = batches[0]
             self.first_timestamp = first.max_timestamp
-        self.size = start + len(data)
+        self.size = start + size
         if len(tail_last) > _TAIL_LONGEST:
             surplus = len(tail_last) - _TAIL_SHORTEST
             self._tail_start = tail_last[surplus - 1] + 1

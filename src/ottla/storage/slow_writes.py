@@ -1,4 +1,4 @@
-"""Writes that took long, counted and told in the log: the event loop waited for each of them.
+"""Writes that took long, counted and reported in the log.
 
 A line names the partition and the milliseconds. There is at most one in `PAUSE` seconds for all logs, which
 tells how many were left out since the last one.
@@ -25,8 +25,8 @@ class SlowWrites:
         self._told_at = float("-inf")
         self._told = 0
 
-    def note(self, partition: str, seconds: float, size: int, now: float) -> None:
-        """A write took longer than `SLOW`."""
+    def note(self, partition: str, seconds: float, size: int, now: float, *, in_thread: bool = False) -> None:
+        """A write took longer than `SLOW`. In a thread it delayed only the clients of its partition."""
         self.count += 1
         self.longest = max(self.longest, seconds)
         if now - self._told_at < PAUSE:
@@ -34,10 +34,11 @@ class SlowWrites:
         left_out = self.count - self._told - 1
         self._told_at, self._told = now, self.count
         logger.warning(
-            "writing %d bytes to %s took %d ms, during which no client was served%s; is the disk too slow?",
+            "writing %d bytes to %s took %d ms%s%s; is the disk too slow?",
             size,
             partition,
             seconds * 1000,
+            "" if in_thread else ", during which no client was served",
             f" ({left_out} more slow writes since the last such line)" if left_out else "",
         )
 

@@ -11,10 +11,11 @@ that is named more than once in a request gets none of its batches and is answer
 (Kafka appends the last one, answers for that, and drops the others in silence.)
 
 A request for many partitions that takes long is finished in slices by the request scheduler. A batch that has
-to be opened and is large is opened beside the event loop (`Inspections`). Both keep the frame of the request
-until they are done with its records, and nothing overtakes them: their connection reads no further request
-meanwhile. Where too much waits to be opened the batch is refused with REQUEST_TIMED_OUT, which every producer
-retries. A batch that still waits when its client has gone is dropped, unless acks=0.
+to be opened and is large is opened beside the event loop (`Inspections`). One whose write takes long, because
+it is large or its disk is slow, is written beside it (`Partition.append_in_thread`). All of them keep the
+frame of the request until they are done with its records, and nothing overtakes them: their connection reads
+no further request meanwhile. Where too much waits to be opened the batch is refused with REQUEST_TIMED_OUT,
+which every producer retries. A batch that still waits when its client has gone is dropped, unless acks=0.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.replication.partition import Partition
 from ottla.storage.log_config import LogConfig
+from ottla.storage.results import AppendInfo
 from ottla.storage.validation import InvalidRecordsError, OpenElsewhere
 
 if TYPE_CHECKING:
@@ -87,12 +89,14 @@ _Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
 
 @dataclass(slots=True)
 class _Late:
-    """A batch that is not appended in this turn of the loop, and what stands in the response for now."""
+    """A batch that is not appended at once, and what stands in the response for now."""
 
     topic: str
     topic_id: bytes
     index: int
-    held: HeldBatch
+    records: memoryview
+    held: HeldBatch | None
+    """It waits to be opened."""
     answer: PartitionProduceResponse
 
 
@@ -247,38 +251,50 @@ def _append(
     request: ProduceRequest,
     context: RequestContext,
     waiting: list[_Unacknowledged],
-    late: list[_Late] | None,
-    prepared_under: LogConfig | None = None,
+    late: list[_Late],
 ) -> PartitionProduceResponse:
-    """Append one batch now. One that takes long to open goes to `late`; without that, OpenElsewhere."""
-    acks = request.acks
+    """Append one batch now, unless it takes long to open or to write: then it goes to `late`."""
     log_start = -1
+    held = None
     try:
-        if not -1 <= acks <= 1:
-            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-        if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = broker.replicas.leader(topic, data.index)
-        if topic in INTERNAL_TOPICS:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
-        if acks == _ALL:
-            partition.check_in_sync()
+        partition = _leader(broker, topic, data.index, request.acks)
         records = _one_batch(data.records, request.transactional_id, context.header.api_version)
         log_start = partition.log.log_start_offset
         broker.space.admit(len(records))
-        info = partition.append(records, prepared_under=prepared_under, only_small=True)
+        if not partition.writes_in_thread(len(records)):
+            info = partition.append(records, only_small=True)
+            return _appended(partition, info, waiting)
     except ApiError as error:
         return _refusal(data.index, error, log_start)
     except OpenElsewhere:
-        if late is None:
-            raise
-        held = broker.inspections.admit(records, context.address, partial(_abandoned, acks, context))
+        held = broker.inspections.admit(records, context.address, partial(_abandoned, request.acks, context))
         if held is None:
             return _refusal(data.index, ApiError(ErrorCode.REQUEST_TIMED_OUT, _TOO_MUCH_WAITS), log_start)
-        context.keep_frame()
-        return _postpone(partition, held, late)
+    context.keep_frame()
+    place = PartitionProduceResponse(index=data.index)
+    late.append(_Late(partition.topic, partition.topic_id, data.index, records, held, place))
+    return place
+
+
+def _leader(broker: Broker, topic: str | None, index: int, acks: int) -> Partition:
+    """The partition, if a producer may write to it here and now."""
+    if not -1 <= acks <= 1:
+        raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    partition = broker.replicas.leader(topic, index)
+    if topic in INTERNAL_TOPICS:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
+    if acks == _ALL:
+        partition.check_in_sync()
+    return partition
+
+
+def _appended(
+    partition: Partition, info: AppendInfo, waiting: list[_Unacknowledged]
+) -> PartitionProduceResponse:
     answer = PartitionProduceResponse(
-        index=data.index,
+        index=partition.index,
         base_offset=info.first_offset,
         log_append_time_ms=info.append_time_ms,
         log_start_offset=info.log_start_offset,
@@ -287,15 +303,8 @@ def _append(
     return answer
 
 
-def _postpone(partition: Partition, held: HeldBatch, late: list[_Late]) -> PartitionProduceResponse:
-    """Leave a place for the answer to a batch that is appended later."""
-    answer = PartitionProduceResponse(index=partition.index)
-    late.append(_Late(partition.topic, partition.topic_id, partition.index, held, answer))
-    return answer
-
-
 def _abandoned(acks: int, context: RequestContext) -> bool:
-    """Whether nobody waits for the answer any more; with acks=0 nobody ever did, and the batch counts."""
+    """Whether the client has gone; with acks=0 it may, and the batch counts."""
     return acks != 0 and context.connection.client_gone
 
 
@@ -314,16 +323,21 @@ async def _append_late(
         while left:
             one = left[0]
             answers[id(one.answer)] = await _append_one_late(broker, request, context, waiting, one)
-            broker.inspections.release(left.popleft().held)
+            _let_go(broker, left.popleft())
     except ClientGone:
         return None
     finally:
         for one in left:
-            broker.inspections.release(one.held)
+            _let_go(broker, one)
         context.release_frame()
     for topic in response.responses:
         topic.partition_responses = [answers.get(id(place), place) for place in topic.partition_responses]
     return _answer(broker, request, context, response, waiting)
+
+
+def _let_go(broker: Broker, one: _Late) -> None:
+    if one.held is not None:
+        broker.inspections.release(one.held)
 
 
 async def _append_one_late(
@@ -333,31 +347,48 @@ async def _append_one_late(
     waiting: list[_Unacknowledged],
     one: _Late,
 ) -> PartitionProduceResponse:
-    """Append the batch; where it has to be opened, open it in a thread and try again.
+    """Append the batch. Where it has to be opened, a thread opens it; where the disk is slow, one writes it.
 
-    Each try begins with all checks: what was true before the batch was opened need not be true any more.
-    A topic that was deleted meanwhile and made again under the same name does not get the batch.
-    ClientGone when it was dropped instead.
+    All checks are made again before the write: what was true before need not be true any more. A topic that
+    was deleted meanwhile and made again under the same name does not get the batch. ClientGone when the batch
+    was dropped instead, which happens only before it was opened.
     """
-    if one.held.abandoned():
-        raise ClientGone
-    data, prepared_under = PartitionProduceData(index=one.index, records=one.held.records), None
-    while True:
+    records = one.records
+    prepared_under: LogConfig | None = None
+    log_start = -1
+
+    def check() -> Partition:
+        if prepared_under is None and _abandoned(request.acks, context):
+            raise ClientGone
         if broker.replicas.topic_id(one.topic) != one.topic_id:
             by_id = context.version >= _IDS_SINCE
-            gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return _refusal(one.index, ApiError(gone), -1)
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _leader(broker, one.topic, one.index, request.acks)
+
+    while True:
         try:
-            return _append(broker, one.topic, data, request, context, waiting, None, prepared_under)
+            partition = check()
+            log_start = partition.log.log_start_offset
+            if partition.writes_in_thread(len(records)):
+                info = await partition.append_in_thread(records, check, prepared_under=prepared_under)
+            else:
+                info = partition.append(records, prepared_under=prepared_under, only_small=True)
+            return _appended(partition, info, waiting)
         except OpenElsewhere:
-            log = broker.replicas.leader(one.topic, one.index).log
-            prepared_under = log.config
-            try:
-                data.records = await broker.inspections.prepare(
-                    one.held, prepared_under, broker.clock.now_ms(), log.name
-                )
-            except ApiError as error:
-                return _refusal(one.index, error, log.log_start_offset)
+            held = one.held = one.held or broker.inspections.admit(
+                records, context.address, partial(_abandoned, request.acks, context)
+            )
+            if held is None:
+                return _refusal(one.index, ApiError(ErrorCode.REQUEST_TIMED_OUT, _TOO_MUCH_WAITS), log_start)
+            prepared_under = partition.log.config
+        except ApiError as error:
+            return _refusal(one.index, error, log_start)
+        try:
+            records = await broker.inspections.prepare(
+                held, prepared_under, broker.clock.now_ms(), partition.log.name
+            )
+        except ApiError as error:
+            return _refusal(one.index, error, log_start)
 
 
 def _one_batch(records: memoryview | None, transactional_id: str | None, version: int) -> memoryview:
