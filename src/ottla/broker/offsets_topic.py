@@ -1,7 +1,7 @@
-"""Makes `__consumer_offsets` when somebody first asks for a coordinator.
+"""Creates `__consumer_offsets` at the first request for a coordinator.
 
-It is compacted, so that it holds the last word on everything. The replication factor is what the settings ask
-for, or as many brokers as there are: a single broker has groups too.
+It is compacted, so that it keeps the last record of each key. The replication factor is the configured one,
+or the number of brokers if that is smaller: a single broker has groups too.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Server-side assignors: who of a group shall read which partitions.
+"""Server-side assignors: which member of a group gets which partitions.
 
-An assignor is a pure function of the members, what they subscribe to, how many partitions the topics have
-and what everybody had before. It gives every partition that somebody subscribes to, to one subscriber.
+An assignor is a pure function of the members, their subscriptions, the numbers of partitions of the topics
+and the assignment before. It assigns every partition of a subscribed topic to one subscriber.
 
 `uniform` spreads partitions as evenly as the subscriptions allow and moves as few as it can. When all members
-subscribe to the same topics a quota per member is enough. When they differ, partitions travel along chains of
+subscribe to the same topics a quota per member is enough. When they differ, partitions move along chains of
 members (A gives one to B, B gives one to C) until no chain leads from a member to one that has at least two
-fewer: then nobody can be helped any more.
+fewer: then the assignment is as even as it can be.
 
 `range` gives each topic's partitions in contiguous ranges to its subscribers, in the order of their instance
-ids or member ids, so that topics with as many partitions are split alike and can be joined. It forgets the
-past.
+ids or member ids, so that topics with equally many partitions are split alike and can be joined. It does not
+look at the assignment before.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": range_}
 
 
 class _Plan:
-    """An assignment in the making: lists of partitions per member and topic, which shrink and grow."""
+    """An unfinished assignment: lists of partitions per member and topic, which shrink and grow."""
 
     def __init__(self, members: Mapping[str, Subscriber], topics: Mapping[TopicId, int]) -> None:
         self._members = members
@@ -90,7 +90,7 @@ class _Plan:
         self._free: dict[TopicId, list[int]] = {}
 
     def keep_previous(self) -> None:
-        """Everybody keeps what it had, where the partition still exists and it still subscribes."""
+        """Members keep what they had, where the partition still exists and they still subscribe."""
         free = {topic: set(range(count)) for topic, count in self._counts.items()}
         for member in self._order:
             subscriber = self._members[member]
@@ -104,7 +104,7 @@ class _Plan:
     def fill_quotas(self, topics: frozenset[TopicId]) -> None:
         """All members subscribe to the same `topics`: each gets the same number, some get one more.
 
-        The extra ones go to those who have more than the others already, so that least moves.
+        The extra ones go to members that have more than the others already, so that few partitions move.
         """
         self._free = {topic: partitions for topic, partitions in self._free.items() if topic in topics}
         total = sum(self._counts[topic] for topic in topics)
@@ -139,7 +139,7 @@ class _Plan:
             giver = max(open_, key=self._load.__getitem__)
             came_by, poorest = self._reach(giver, subscribers)
             if self._load[giver] - self._load[poorest] < 2:
-                # Whoever can be reached and has no more than the giver can reach no one poorer either.
+                # A member that is reached and has no more than the giver cannot reach a poorer one either.
                 settled.update(m for m in came_by if self._load[m] <= self._load[giver])
                 continue
             self._pass_on(giver, poorest, came_by)
@@ -147,7 +147,7 @@ class _Plan:
     def _reach(
         self, giver: str, subscribers: Mapping[TopicId, list[str]]
     ) -> tuple[dict[str, tuple[str, TopicId] | None], str]:
-        """All members that partitions can travel to from `giver`, how, and the poorest of them."""
+        """All members that partitions can move to from `giver`, how, and the one that has fewest."""
         came_by: dict[str, tuple[str, TopicId] | None] = {giver: None}
         seen: set[TopicId] = set()
         queue = deque([giver])

@@ -1,11 +1,11 @@
-"""A member of a group of the consumer protocol (KIP-848): what it wants, and what it has.
+"""A member of a group of the consumer protocol (KIP-848): its subscription, and its partitions.
 
-What it wants (subscription, assignor, timeouts) is one record in the log, what it has (its epoch and its
-partitions) another. A partition that the member was told to give back stays among its own, as one that is
-being revoked, until it has said that it no longer reads it.
+Subscription, assignor and timeouts are one record in the log, epoch and partitions another. A partition that
+the member was told to give back stays with it, as one that is being revoked, until it has confirmed that it
+no longer reads it.
 
-For each partition the member knows the epoch in which it was given to it. A commit that names an epoch from
-before that comes from an earlier life of the partition and must not count.
+For each partition the epoch is kept in which the member got it. A commit with an older epoch is from an
+earlier owner and must not count.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ JOINING = 0
 """The epoch of a member that joins."""
 LEAVING = -1
 LEAVING_FOR_A_WHILE = -2
-"""The epoch of a static member that will come back: its partitions wait for it."""
+"""The epoch of a static member that will come back: it keeps its partitions."""
 
 Owned: TypeAlias = Mapping[TopicId, Mapping[int, int]]
 """Partitions and, for each, the epoch in which it was given."""
 
 
 class MemberState(IntEnum):
-    """Where a member is on the way to its target; the numbers stand in the log."""
+    """How far a member is on the way to its target. The numbers are those in the log."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -175,7 +175,7 @@ def with_current(member: Member, record: ConsumerGroupCurrentMemberAssignmentVal
 
 
 def without_assignment(member: Member) -> Member:
-    """As it is when it has left: what the log no longer says of it."""
+    """The member after it has left."""
     return replace(
         member,
         epoch=LEAVING,

@@ -40,7 +40,7 @@ class GroupTimer:
 @dataclass(slots=True)
 class GroupEffects(Effects[Entry]):
     drafts: dict[str, Group] = field(default_factory=dict)
-    """Groups as they shall be; each takes the place of the one with its id."""
+    """Changed groups; each takes the place of the one with its id."""
     client_host: str = ""
     """The client whose request it is, where a group is created for it."""
     rebalances: list[Rebalance] = field(default_factory=list)

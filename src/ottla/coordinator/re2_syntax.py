@@ -19,7 +19,7 @@ ALL = (1 << 128) - 1
 
 
 class InvalidExpression(ValueError):
-    """The expression is not one of RE2's, or asks for too much."""
+    """The expression is not one of RE2's, or is too large."""
 
 
 class Node(NamedTuple):

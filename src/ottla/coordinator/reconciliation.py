@@ -1,14 +1,15 @@
-"""How a member comes from what it has to what it shall have, without two members ever having the same.
+"""How a member gets from its present assignment to its target, without two members ever owning a partition.
 
-A group has a target: an assignment for all its members, made for an epoch. Each member walks towards it on
+A group has a target: an assignment for all its members, made for an epoch. Each member moves towards it on
 its own, a step per heartbeat:
 
-1. What it has and shall not have, it must give back first. It is told so and stays in its epoch, until it
-   says that it no longer owns those partitions. (UNREVOKED)
-2. Then it enters the epoch of the target and gets what is free of the rest. A partition that somebody else
-   has, or is still giving back, is not free. (UNRELEASED while some are not, STABLE when it has all.)
+1. It must first give back the partitions that are not in its target. It is told so and stays in its epoch
+   until it says that it no longer owns those partitions. (UNREVOKED)
+2. Then it enters the epoch of the target and gets the partitions of its target that are free. One that
+   another member has, or is still giving back, is not free. (UNRELEASED while some are not, STABLE when it
+   has all.)
 
-The members that keep what they have never stop reading it. There is no moment when all must be in step.
+Members never stop reading the partitions that they keep. There is no moment when all have to stop.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ottla.coordinator.assignors import Partitions, TopicId
 from ottla.coordinator.consumer_member import Member, MemberState, Owned
 
 IsFree = Callable[[TopicId, int], bool]
-"""Whether nobody but the member itself has a partition."""
+"""Whether no other member has a partition."""
 
 
 def reconcile(
@@ -36,7 +37,7 @@ def reconcile(
     """The member after its next step.
 
     `owned` is what it says that it owns, None if it does not say. The target may be older than the
-    subscription: of topics that the member no longer subscribes to it gets nothing.
+    subscription: topics that the member no longer subscribes to are left out.
     """
     if member.state is MemberState.UNREVOKED:
         if _still_owns(owned, member.revoking):
@@ -73,5 +74,5 @@ def reconcile(
 
 
 def _still_owns(owned: Partitions | None, revoked: Owned) -> bool:
-    """Whether the member may still read any of these; who says nothing may."""
+    """Whether the member may still read any of these. If it does not say what it owns, it may."""
     return owned is None or any(owned.get(topic, frozenset()) & revoked[topic].keys() for topic in revoked)

@@ -1,8 +1,8 @@
-"""What a group coordinator writes to its log: Kafka's own records, key and value.
+"""The records of `__consumer_offsets`, in Kafka's own format.
 
-A key is two bytes that tell its type and the fields of the thing it is about; a value is two bytes of version
-and its fields. A record without a value is a tombstone: the thing is gone. Since the topic is compacted, the
-last record of each key is the state, and replaying the log gives it back. Kafka's tools read our log, and we
+A key is two bytes of type and the fields that identify the subject; a value is two bytes of version and its
+fields. A record without a value is a tombstone: the subject is deleted. Since the topic is compacted, the
+last record of each key is the state, and replaying the log restores it. Kafka's tools read our log, and we
 read Kafka's.
 
 The records of the classic protocol are one per committed offset and one per group. The consumer protocol

@@ -1,12 +1,12 @@
 """Which topics a regular expression subscribes to, found in linear time.
 
-A member of a group may subscribe to all topics that match an expression, and the broker looks. An expression
-comes from outside, so it must not be able to stop the broker. Python's own `re` can take longer than the
-universe has been there; here a match costs one pass over the name, whatever the expression is.
+A member of a group may subscribe to all topics that match an expression, and the broker matches them. An
+expression comes from a client, so it must not be able to block the broker. Python's own `re` can take
+exponential time; here a match costs one pass over the name, whatever the expression is.
 
 How it works: the expression becomes a program of states (Thompson's construction). Matching keeps the set of
 all states that the name so far can have led to, as the bits of one integer. Where a set leads on a character
-is remembered, so that the names of many topics walk through a table.
+is cached, so that the names of many topics are matched by table look-ups.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ACCEPT = 0
 
 @lru_cache(maxsize=256)
 def compiled(expression: str) -> Expression:
-    """The expression, ready to match. InvalidExpression if it is not one of RE2's, or asks for too much."""
+    """The expression, ready to match. InvalidExpression if it is not one of RE2's, or too large."""
     if len(expression) > MAX_LENGTH:
         raise InvalidExpression("expression too long")
     return Expression(parse(expression))

@@ -202,7 +202,7 @@ def places(response: ConsumerGroupHeartbeatResponse) -> set[Place] | None:
 
 
 class Client:
-    """A member that does what it is told: gives back what it shall not have and then takes the rest."""
+    """A member that does what it is told: gives back what is not in its assignment and takes the rest."""
 
     def __init__(
         self, world: World, member_id: str, *topics: str, regex: str | None = None, **fields: Any
@@ -228,7 +228,7 @@ class Client:
 
 
 def settle(*clients: Client, rounds: int = 20) -> None:
-    """Let everybody send heartbeats until the group is stable."""
+    """Let all members send heartbeats until the group is stable."""
     for _ in range(rounds):
         for client in clients:
             client.beat()

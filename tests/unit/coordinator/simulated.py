@@ -1,4 +1,4 @@
-"""A shard without a broker: the real runtime and groups over a partition in memory, with a clock by hand.
+"""A shard without a broker: the real runtime and groups over a partition in memory, with virtual time.
 
 The partition can refuse appends and can be slow to commit. Time passes only when a test says so, and what is
 due happens in order. `restarted` is what a new coordinator makes of the same log.
@@ -252,7 +252,7 @@ class Simulated:
 
 
 class Answer:
-    """What somebody was told, once they were."""
+    """What a client was answered, once it was."""
 
     def __init__(self) -> None:
         self.given: list[Any] = []

@@ -56,7 +56,7 @@ def test_a_new_group_waits_for_more_as_long_as_more_come(shard: Simulated) -> No
     assert first.value.generation_id == second.value.generation_id == 1
 
 
-def test_members_that_come_together_are_one_generation_even_if_a_new_group_waits_for_nobody() -> None:
+def test_members_that_join_together_are_one_generation_even_without_an_initial_delay() -> None:
     shard = Simulated(GroupSettings(initial_rebalance_delay_ms=0))
     _, first = shard.new_member()
     shard.scheduler.run(MIN_INITIAL_DELAY_MS // 2)
@@ -72,7 +72,7 @@ def test_members_that_come_together_are_one_generation_even_if_a_new_group_waits
     assert {answer.value.generation_id for answer in (first, second, third)} == {1}
 
 
-def test_an_id_that_nobody_uses_holds_a_new_group_up_for_a_moment_only() -> None:
+def test_a_member_id_that_is_not_used_delays_a_new_group_only_briefly() -> None:
     shard = Simulated(GroupSettings(initial_rebalance_delay_ms=0))
     _, first = shard.new_member()
     shard.join()
@@ -89,7 +89,7 @@ def test_a_new_group_waits_no_longer_than_its_rebalance_timeout(shard: Simulated
     assert not answers[0].waits
 
 
-def test_the_leader_learns_who_is_there_and_the_others_do_not(shard: Simulated) -> None:
+def test_only_the_leader_is_sent_the_list_of_members(shard: Simulated) -> None:
     joins = [shard.new_member() for _ in range(3)]
     shard.scheduler.run(10_000)
     leader = joins[0][1].value.leader
@@ -98,7 +98,7 @@ def test_the_leader_learns_who_is_there_and_the_others_do_not(shard: Simulated) 
     assert [answer.value.protocol_name for _, answer in joins] == ["range"] * 3
 
 
-def test_everybody_gets_what_the_leader_decided(shard: Simulated) -> None:
+def test_all_members_get_what_the_leader_assigned(shard: Simulated) -> None:
     (a, joined), (b, _) = shard.new_member(), shard.new_member()
     shard.scheduler.run(10_000)
     assert joined.value.leader == a
@@ -118,7 +118,7 @@ def test_a_member_that_the_leader_forgets_gets_an_empty_assignment(shard: Simula
     assert shard.sync(b, 1).value.assignment == b""
 
 
-def test_the_protocol_is_one_that_all_speak_and_most_like(shard: Simulated) -> None:
+def test_the_chosen_protocol_is_supported_by_all_and_preferred_by_most(shard: Simulated) -> None:
     liked = [("range", "sticky"), ("sticky", "range"), ("sticky", "range")]
     joins = [shard.new_member(protocols=protocols) for protocols in liked]
     shard.scheduler.run(10_000)
@@ -146,7 +146,7 @@ def test_an_older_generation_is_refused(shard: Simulated) -> None:
     assert shard.heartbeat(a, 1) == ErrorCode.ILLEGAL_GENERATION
     assert shard.heartbeat(a, 2) == ErrorCode.NONE
     assert shard.sync(a, 1).error == ErrorCode.ILLEGAL_GENERATION
-    assert shard.heartbeat("somebody", 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert shard.heartbeat("unknown", 2) == ErrorCode.UNKNOWN_MEMBER_ID
     assert shard.heartbeat(a, 2, group="other") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -184,14 +184,14 @@ def test_a_silent_member_is_removed_after_its_session_timeout(shard: Simulated) 
     assert shard.join(a).value.generation_id == 2
 
 
-def test_a_member_that_waits_for_the_group_is_not_silent(shard: Simulated) -> None:
+def test_a_member_that_waits_for_an_answer_does_not_time_out(shard: Simulated) -> None:
     shard.stable(2)
     waiting = shard.new_member(session_ms=6000, rebalance_ms=60_000)[1]
     shard.scheduler.run(7000)
     assert waiting.waits
 
 
-def test_an_id_that_is_never_used_expires_and_holds_up_nobody_longer(shard: Simulated) -> None:
+def test_a_member_id_that_is_never_used_expires_and_then_delays_no_rebalance(shard: Simulated) -> None:
     (a,) = shard.stable()
     _, joining = shard.new_member()
     shard.join(session_ms=6000)  # is given an id and does not come back
@@ -236,7 +236,7 @@ def test_a_member_that_is_removed_while_it_waits_is_told_so(shard: Simulated) ->
     assert joining.error == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_members_that_wait_for_the_leader_are_told_when_the_group_gathers_again(shard: Simulated) -> None:
+def test_waiting_sync_requests_are_answered_when_another_rebalance_starts(shard: Simulated) -> None:
     (_, _), (b, _) = shard.new_member(), shard.new_member()
     shard.scheduler.run(10_000)
     waiting = shard.sync(b, 1)
@@ -311,7 +311,7 @@ def test_the_place_of_a_static_member_is_kept_until_its_session_is_over(shard: S
 def test_an_administrator_removes_static_members_by_instance_id(shard: Simulated) -> None:
     static_group(shard)
     leaving = MemberIdentity(member_id="", group_instance_id="i")
-    unknown = MemberIdentity(member_id="", group_instance_id="nobody")
+    unknown = MemberIdentity(member_id="", group_instance_id="unknown")
     assert shard.leave(leaving, unknown) == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
     assert group_of(shard).phase is Phase.EMPTY
 
@@ -328,7 +328,7 @@ def test_a_new_coordinator_knows_the_generation_and_who_has_what(shard: Simulate
     assert after.sync(b, 1).value.assignment == assignment({1})
     after.scheduler.run(10_001)
     assert group.group_id == "g"
-    assert group_of(after).phase is Phase.EMPTY  # nobody has come back since
+    assert group_of(after).phase is Phase.EMPTY  # no member has come back since
 
 
 def test_when_the_log_refuses_nothing_has_changed_and_the_next_try_works(shard: Simulated) -> None:
@@ -344,7 +344,7 @@ def test_when_the_log_refuses_nothing_has_changed_and_the_next_try_works(shard: 
     assert waiting.value.assignment == assignment({1})
 
 
-def test_a_time_that_is_over_while_the_log_refuses_is_over_later(shard: Simulated) -> None:
+def test_a_timer_that_expires_while_the_log_refuses_is_handled_later(shard: Simulated) -> None:
     shard.stable()
     shard.partition.refuses = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no space")
     shard.scheduler.run(15_000)
@@ -376,7 +376,7 @@ def test_who_waits_for_followers_in_vain_is_told_to_try_again(shard: Simulated) 
     assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_when_the_leadership_ends_everybody_who_waits_is_told(shard: Simulated) -> None:
+def test_when_the_leadership_ends_all_waiting_requests_are_answered(shard: Simulated) -> None:
     shard.stable()
     waiting: list[Answer] = [shard.new_member()[1] for _ in range(3)]
     shard.partition.is_slow = True
@@ -391,7 +391,7 @@ def _commit(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
     effects.answer(reply, None)
 
 
-def test_a_group_that_is_too_large_for_a_new_setting_gathers_again() -> None:
+def test_a_group_that_is_too_large_for_a_new_setting_rebalances() -> None:
     before = Simulated()
     before.stable(3)
     after = Simulated(GroupSettings(max_size=2), before.partition.batches)

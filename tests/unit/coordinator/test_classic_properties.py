@@ -6,7 +6,7 @@ the log refuses, followers are slow and coordinators change. After every step th
 - no partition has two owners in one generation;
 - generations only grow, as the members of one coordinator and as the log see them;
 - a new coordinator that reads the log has the state of the old one;
-- when all fall silent, everybody has been answered and the group is empty.
+- when all members stop, every request has been answered and the group is empty.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Client:
         self.forget()
 
     def forget(self) -> None:
-        """Die without a word; who comes back knows nothing."""
+        """Die without leaving; a client that comes back has no member id."""
         self.member_id = ""
         self.generation = -1
         self.joining: Answer | None = None
@@ -147,7 +147,7 @@ class World:
         return answer
 
     def owns(self, client: Client, assigned: bytes) -> None:
-        """A member was told what it owns in its generation: nobody else may have been told the same."""
+        """A member got its assignment in a generation: no other member may have got the same partitions."""
         name = client.instance or client.member_id
         for topic in read_assignment(assigned).assigned_partitions if assigned else ():
             for partition in topic.partitions:
@@ -190,7 +190,7 @@ class World:
             self.answers.append(self.shard.join(member_id, instance=instance, protocols=("other",)))
 
     def fail_over(self) -> None:
-        """Another broker takes over with what was committed; the old one tells all who wait."""
+        """Another broker takes over with what was committed; the old one answers all waiting requests."""
         old = self.shard
         kept, end = [], 0
         for batch in old.partition.batches:
@@ -221,7 +221,7 @@ class World:
             assert len(given) == len(set(given)), "no partition has two owners"
             assert group.leader in group.members
         if group.phase in (Phase.STABLE, Phase.EMPTY) and group.generation:
-            # With room for all, since a group that is too large would gather at once.
+            # With no limit of size, since a group that is too large would rebalance at once.
             loaded = Simulated(GroupSettings(), self.shard.partition.batches).groups.get("g")
             assert loaded is not None
             assert durable(loaded) == durable(group), "replay gives the same state"
@@ -229,12 +229,12 @@ class World:
             if group.phase is not Phase.PREPARING:
                 assert member.joining is None
 
-    def fall_silent(self) -> None:
+    def stop_all(self) -> None:
         partition = self.shard.partition
         partition.refuses, partition.is_slow = None, False
         self.shard.commit_all()
         self.shard.scheduler.run(600_000)
-        assert not [answer for answer in self.answers if answer.waits], "everybody is answered"
+        assert not [answer for answer in self.answers if answer.waits], "every request is answered"
         group = self.shard.groups.get("g")
         assert group is None or group.state_name == "Empty"
         assert not self.shard.shard._timers
@@ -269,10 +269,10 @@ def test_a_classic_group_keeps_its_promises_whatever_members_do(rng: Random) -> 
     world = World(rng)
     for _ in range(150):
         world.step()
-    world.fall_silent()
+    world.stop_all()
 
 
-def test_the_random_members_do_get_to_work() -> None:
+def test_the_random_members_reach_stable_generations() -> None:
     """The property would hold for a group that never does anything."""
     stable = generations = 0
     for seed in range(10):

@@ -50,7 +50,7 @@ def test_a_newcomer_waits_until_the_owner_has_confirmed(world: World) -> None:
     assert world.group.state_name == "Stable"
 
 
-def test_whoever_keeps_its_partitions_is_told_nothing(world: World) -> None:
+def test_a_member_that_keeps_its_partitions_is_sent_no_assignment(world: World) -> None:
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     settle(a, b)
     assert world.beat("a", a.epoch).assignment is None
@@ -81,7 +81,7 @@ def test_more_members_than_partitions_leaves_the_rest_idle(world: World) -> None
     assert sorted(len(client.owned) for client in clients) == [0, 0, 1, 1]
 
 
-def test_a_group_that_everybody_left_is_empty_and_may_be_deleted(world: World) -> None:
+def test_a_group_that_all_members_left_is_empty_and_may_be_deleted(world: World) -> None:
     Client(world, "a", "t").leave()
     assert world.group.state_name == "Empty"
     world.run(lambda groups, reply, effects: groups.delete(GROUP, effects))
@@ -126,7 +126,7 @@ def test_a_member_whose_last_answer_got_lost_may_ask_again(world: World) -> None
     assert response.member_epoch == a.epoch + 1
 
 
-def test_strangers_are_told_that_they_are_unknown(world: World) -> None:
+def test_unknown_members_are_refused(world: World) -> None:
     with refused(ErrorCode.GROUP_ID_NOT_FOUND):
         world.beat("a", 3)
     Client(world, "a", "t")
@@ -185,7 +185,7 @@ def test_commits_count_from_the_epoch_in_which_the_partition_was_given(world: Wo
         commit(a.epoch, 0, version=8)
 
 
-def test_offsets_are_read_in_the_right_epoch_or_by_nobody_in_particular(world: World) -> None:
+def test_offsets_are_read_by_members_in_their_epoch_or_without_a_member_id(world: World) -> None:
     a = Client(world, "a", "t")
     world.group.check_fetch("a", a.epoch)
     world.group.check_fetch(None, -1)
@@ -198,7 +198,7 @@ def test_offsets_are_read_in_the_right_epoch_or_by_nobody_in_particular(world: W
 # -- static members ---------------------------------------------------------------------------------------
 
 
-def test_a_static_member_that_comes_back_finds_its_partitions_and_disturbs_nobody(world: World) -> None:
+def test_a_static_member_that_comes_back_gets_its_partitions_without_a_rebalance(world: World) -> None:
     a = Client(world, "a", "t", instance_id="i")
     b = Client(world, "b", "t")
     settle(a, b)
@@ -245,7 +245,7 @@ def test_new_partitions_are_assigned(world: World) -> None:
     assert [len(a.owned), len(b.owned)] == [4, 4]
 
 
-def test_a_deleted_topic_is_taken_away_and_a_new_one_of_its_name_is_another(world: World) -> None:
+def test_a_deleted_topic_is_revoked_and_a_new_one_of_its_name_is_another(world: World) -> None:
     a = Client(world, "a", "t")
     old = a.owned
     world.drop_topic("t")
@@ -258,7 +258,7 @@ def test_a_deleted_topic_is_taken_away_and_a_new_one_of_its_name_is_another(worl
     assert len(a.owned) == 6 and not a.owned & old
 
 
-def test_a_topic_nobody_has_is_read_when_it_appears(world: World) -> None:
+def test_a_subscribed_topic_is_assigned_when_it_is_created(world: World) -> None:
     a = Client(world, "a", "later")
     assert a.owned == set()
     world.topic("later", 2)
@@ -290,7 +290,7 @@ def test_a_bad_expression_is_refused_and_changes_nothing(world: World) -> None:
     assert world.groups.get(GROUP) is None
 
 
-def test_an_expression_that_nobody_uses_is_forgotten(world: World) -> None:
+def test_an_expression_that_no_member_uses_is_removed(world: World) -> None:
     a = Client(world, "a", regex="t.*")
     assert set(world.group.state.regexes) == {"t.*"}
     world.beat("a", a.epoch, subscribed_topic_names=["t"], subscribed_topic_regex="")
@@ -318,7 +318,7 @@ def test_members_choose_the_assignor_together(world: World) -> None:
 # -- the log, the rebalance history and the heartbeat interval -------------------------------------------
 
 
-def test_a_new_coordinator_knows_all_and_waits_for_the_members(world: World) -> None:
+def test_a_new_coordinator_has_all_groups_and_starts_the_session_timers(world: World) -> None:
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     settle(a, b)
     world.fail_over()
@@ -344,7 +344,7 @@ def test_the_rebalance_history_says_why_and_what_moved(world: World) -> None:
     assert last.joined == ("b",)
 
 
-def test_heartbeats_come_soon_while_the_group_is_under_way_and_later_when_it_is_stable(world: World) -> None:
+def test_the_heartbeat_interval_is_short_during_a_rebalance_and_longer_when_stable(world: World) -> None:
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     assert world.beat("b", b.epoch).heartbeat_interval_ms == 100
     settle(a, b)

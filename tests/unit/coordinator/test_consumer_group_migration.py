@@ -37,7 +37,7 @@ def test_old_and_new_members_share_the_partitions(world: World, eager: bool) -> 
     assert world.group.state_name == "Stable"
 
 
-def test_the_epoch_goes_on_from_the_generation_and_the_log_tells_the_same(world: World) -> None:
+def test_the_epoch_continues_from_the_generation_and_replay_gives_the_same_group(world: World) -> None:
     old = classic_group(world)
     Client(world, "new", "t")
     assert world.group.state.epoch == old.generation + 1
@@ -133,7 +133,7 @@ def test_a_group_is_not_changed_when_that_is_forbidden(world: World) -> None:
     assert isinstance(world.groups.get(GROUP), ClassicGroup)
 
 
-def test_nobody_comes_with_the_classic_protocol_when_all_change_is_forbidden(world: World) -> None:
+def test_classic_members_cannot_join_when_migration_is_forbidden(world: World) -> None:
     world.set(may_upgrade=False, may_downgrade=False)
     Client(world, "new", "t")
     with pytest.raises(ApiError) as error:

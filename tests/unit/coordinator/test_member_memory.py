@@ -96,7 +96,7 @@ def test_who_finds_no_memory_is_told_to_try_again() -> None:
     assert world.groups.get("h") is None
 
 
-def test_members_that_have_been_silent_for_longest_make_room() -> None:
+def test_members_that_were_idle_for_longest_are_evicted_first() -> None:
     world = World()
     world.join("g", "m1", 300 * KB)
     world.join("h", "m2", 300 * KB)
@@ -127,7 +127,7 @@ def test_ids_for_members_that_never_come_count_and_are_forgotten_with_their_grou
     assert world.account.used == 0
 
 
-def test_a_shard_that_is_over_releases_everything() -> None:
+def test_a_shard_that_ends_releases_its_memory() -> None:
     world = World()
     world.join("g", "m1", 300 * KB)
     world.join("h", "m2", 300 * KB)

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is told, and when an offset is forgotten."""
+"""Committed offsets: which members may commit, what is read back, and when an offset expires."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_members_commit_while_the_group_gathers(shard: Simulated) -> None:
     assert commit(shard, member=a, generation=1) == ErrorCode.NONE
 
 
-def test_a_commit_is_a_sign_of_life(shard: Simulated) -> None:
+def test_a_commit_restarts_the_session_of_a_member(shard: Simulated) -> None:
     (a,) = shard.stable()
     for _ in range(3):
         shard.scheduler.run(9_000)

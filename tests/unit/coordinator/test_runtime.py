@@ -34,7 +34,7 @@ from ottla.protocol_client.wire import Wire
     # As Apache Kafka 4.3.1 placed them among its 50 partitions.
     [("", 0), ("ret", 1), ("cg", 22), ("nope2", 24), ("simple", 26), ("st", 31)],
 )
-def test_groups_live_where_kafka_puts_them(group: str, partition: int) -> None:
+def test_groups_belong_to_the_same_partition_as_in_kafka(group: str, partition: int) -> None:
     assert partition_of(group, 50) == partition
 
 
@@ -93,7 +93,7 @@ def find(wire: Wire, group: str) -> None:
     assert not found.error_code
 
 
-def test_the_topic_of_the_offsets_is_made_when_somebody_first_asks() -> None:
+def test_the_offsets_topic_is_created_at_the_first_find_coordinator() -> None:
     settings = {"offsets.topic.num.partitions": 3, "offsets.topic.segment.bytes": 2_000_000}
     with (
         ottla.testing.broker(topics={"t": 1}, settings=settings) as broker,

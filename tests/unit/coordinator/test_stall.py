@@ -1,4 +1,4 @@
-"""A broker that stands still for longer than a session: who sent its heartbeat in time is still a member."""
+"""A broker that hangs for longer than a session: a member that sent its heartbeat in time is not removed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Member:
 
 
 @pytest.mark.timeout(120)
-def test_heartbeats_that_came_while_the_broker_stood_still_count(tmp_path: Path) -> None:
+def test_heartbeats_that_arrived_while_the_broker_hung_count(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SETTINGS) as broker, ExitStack() as clients:
         with Wire(broker.bootstrap_servers) as wire:  # makes the topic of the groups
             deadline = time.monotonic() + 10

@@ -96,7 +96,7 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def watched(request: pytest.FixtureRequest, process: BrokerProcess) -> Iterator[Probe]:
-    """Somebody else who uses the broker, with the figure of quiet taken; judged at the end.
+    """Another client of the broker, measured before and during the storm; judged at the end.
 
     The parameter is what its p99 may be in any case, in milliseconds.
     """

@@ -1,4 +1,4 @@
-"""Topics of expressions: matched once for each name, whoever asks and however often the topics change."""
+"""Topics of expressions: matched once for each name, for all groups, however often the topics change."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_was_prepared_in_slices_is_there_when_it_is_asked_for(
     assert found == TopicMatches().matching(expression, MANY)
 
 
-def test_answers_that_nobody_asks_for_make_room() -> None:
+def test_results_that_are_not_used_are_dropped_first() -> None:
     matches = TopicMatches(max_kept=3 * len(MANY))
     for number in range(10):
         matches.matching(f"orders-.*|{number}", MANY)

@@ -1,8 +1,8 @@
-"""FindCoordinator (10): which broker keeps a group. The first one who asks makes the topic that keeps them.
+"""FindCoordinator (10): which broker coordinates a group. The first request creates the topic of the groups.
 
-Version notes. 0 to 3 ask for one key and get an error message, "NONE" if there is no error; from 4 on several
-keys are asked for, and the message is empty. Keys of type 0 are groups. Those of type 1 are transactional
-producers, whose coordinator is not there yet: they are told to ask again later, as Kafka tells them while its
+Version notes. 0 to 3 have one key and an error message, "NONE" if there is no error; from 4 on there are
+several keys, and the message is empty. Keys of type 0 are groups. Those of type 1 are transactional
+producers, whose coordinator does not exist yet: they get COORDINATOR_NOT_AVAILABLE, as from Kafka while its
 own is starting.
 """
 
@@ -47,7 +47,7 @@ async def _make_topic_first(
         await make_offsets_topic(broker)
     except ApiError as error:
         code = error.code
-        return await broker.in_slices(_response(request, context, lambda key: _nobody(key, code)), context)
+        return await broker.in_slices(_response(request, context, lambda key: _none(key, code)), context)
     return await broker.in_slices(_answer(broker, request, context), context)
 
 
@@ -57,20 +57,20 @@ def _answer(
     if request.key_type == GROUP:
         return _response(request, context, lambda key: _coordinator(broker, key))
     if request.key_type == TRANSACTION:
-        return _response(request, context, lambda key: _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return _response(request, context, lambda key: _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE))
     text = ErrorCode.INVALID_REQUEST.text if request.key_type != SHARE else ""
-    return _response(request, context, lambda key: _nobody(key, ErrorCode.INVALID_REQUEST, text))
+    return _response(request, context, lambda key: _none(key, ErrorCode.INVALID_REQUEST, text))
 
 
 def _coordinator(broker: Broker, group_id: str) -> Coordinator:
     state = broker.image.partition(OFFSETS_TOPIC, broker.groups.partition_for(group_id))
     node = broker.image.brokers.get(state.leader) if state is not None else None
     if node is None:
-        return _nobody(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return _none(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return Coordinator(key=group_id, node_id=node.id, host=node.host, port=node.port)
 
 
-def _nobody(key: str, code: ErrorCode, message: str = "") -> Coordinator:
+def _none(key: str, code: ErrorCode, message: str = "") -> Coordinator:
     return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=message)
 
 

@@ -4,13 +4,13 @@ Topics and partitions that do not exist are refused here, one by one; the rest i
 error of the group stands for all of it. Within a topic the refused partitions come first, as in Kafka.
 
 A commit of many partitions is written in portions, so that others are served in between and no batch becomes
-too large; each partition's answer is its own. What is asked for twice in an OffsetFetch is answered once,
-where Kafka answers as often as it is named: one entry of four bytes can bring four kilobytes of metadata.
+too large; each partition has its own error code. A partition that an OffsetFetch names twice is answered
+once, where Kafka answers each time: one entry of four bytes can bring four kilobytes of metadata.
 
 Version notes. OffsetCommit and OffsetFetch 10 name topics by id. OffsetFetch: up to 7 one group, from 8 on
 several; null topics (2 and later) ask for all that the group has; version 1 has no error for the group, so
 each partition carries it. From 7 on a client may require stable offsets: a partition of which an open
-transaction has committed an offset gets UNSTABLE_OFFSET_COMMIT, and the client asks again.
+transaction has committed an offset gets UNSTABLE_OFFSET_COMMIT, and the client retries.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _commit(request: OffsetCommitRequest, commit: _Commit, context: RequestConte
 
 
 class _Topic(NamedTuple):
-    """A topic that is asked for: as we know it (None if we do not), as it is named, and which partitions."""
+    """A topic of a request: its name here (None if unknown), as the request names it, and the partitions."""
 
     known: str | None
     name: str
@@ -173,8 +173,8 @@ class _Topic(NamedTuple):
     indexes: dict[int, None]
 
 
-class _Asked(NamedTuple):
-    """What is asked of one group; `topics` is None for all that it has."""
+class _Wanted(NamedTuple):
+    """What a request wants of one group; `topics` is None for all that it has."""
 
     group: OffsetFetchRequestGroup
     topics: Sequence[_Topic] | None
@@ -184,7 +184,7 @@ class _Asked(NamedTuple):
 class _Found(NamedTuple):
     """What a group had committed when the command ran, or the error."""
 
-    asked: _Asked
+    wanted: _Wanted
     committed: Mapping[str, Mapping[int, Committed]]
     unstable: Collection[tuple[str, int]] = ()
     """Partitions that are not answered because a transaction is open."""
@@ -210,18 +210,18 @@ def offset_fetch(
 def _offsets_of_one(
     broker: Broker, group: OffsetFetchRequestGroup, version: int, require_stable: bool
 ) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
-    asked = yield from _asked(broker, [group], False, require_stable)
+    wanted = yield from _wanted(broker, [group], False, require_stable)
 
     def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
         return _of_one((yield from _told(broker, found[0], False)), group, version)
 
-    return (yield from run_all(broker, map(_fetch, asked), finish))
+    return (yield from run_all(broker, map(_fetch, wanted), finish))
 
 
 def _offsets_of_many(
     broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool, require_stable: bool
 ) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
-    asked = yield from _asked(broker, groups, by_id, require_stable)
+    wanted = yield from _wanted(broker, groups, by_id, require_stable)
 
     def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
         response = OffsetFetchResponse()
@@ -229,14 +229,14 @@ def _offsets_of_many(
             response.groups.append((yield from _told(broker, each, by_id)))
         return response
 
-    return (yield from run_all(broker, map(_fetch, asked), finish))
+    return (yield from run_all(broker, map(_fetch, wanted), finish))
 
 
-def _asked(
+def _wanted(
     broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool, require_stable: bool
-) -> Steps[list[_Asked]]:
-    """What is asked for, each group, topic and partition once, however often it is named."""
-    asked: dict[str, _Asked] = {}
+) -> Steps[list[_Wanted]]:
+    """What a request wants: each group, topic and partition once, however often it is named."""
+    wanted: dict[str, _Wanted] = {}
     topics: dict[str, dict[str | bytes, _Topic]] = {}
     for group in groups:
         of_group = topics.setdefault(group.group_id, {})
@@ -248,37 +248,37 @@ def _asked(
                 same = of_group[key] = _Topic(known, topic.name, topic.topic_id, {})
             same.indexes.update(dict.fromkeys(topic.partition_indexes))
             yield
-        before = asked.get(group.group_id)
+        before = wanted.get(group.group_id)
         everything = group.topics is None or (before is not None and before.topics is None)
-        asked[group.group_id] = _Asked(
+        wanted[group.group_id] = _Wanted(
             before.group if before else group, None if everything else (), require_stable
         )
         yield
     return [
         each if each.topics is None else each._replace(topics=list(topics[each.group.group_id].values()))
-        for each in asked.values()
+        for each in wanted.values()
     ]
 
 
-def _fetch(asked: _Asked) -> GroupCommand:
-    group = asked.group
+def _fetch(wanted: _Wanted) -> GroupCommand:
+    group = wanted.group
 
     def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         committed = groups.committed(group.group_id, group.member_id, group.member_epoch)
-        names = committed if asked.topics is None else [topic.known or "" for topic in asked.topics]
+        names = committed if wanted.topics is None else [topic.known or "" for topic in wanted.topics]
         # Copies, which are fast: the response is made in slices and must show this moment.
         found = {name: dict(committed[name]) for name in names if name in committed}
-        unstable = groups.offsets.pending_of(group.group_id) if asked.require_stable else ()
-        effects.answer(reply, _Found(asked, found, unstable))
+        unstable = groups.offsets.pending_of(group.group_id) if wanted.require_stable else ()
+        effects.answer(reply, _Found(wanted, found, unstable))
 
-    return GroupCommand(group.group_id, command, lambda error: _Found(asked, {}, code=error.code))
+    return GroupCommand(group.group_id, command, lambda error: _Found(wanted, {}, code=error.code))
 
 
 def _told(broker: Broker, found: _Found, by_id: bool) -> Steps[OffsetFetchResponseGroup]:
-    answer = OffsetFetchResponseGroup(group_id=found.asked.group.group_id, error_code=found.code)
+    answer = OffsetFetchResponseGroup(group_id=found.wanted.group.group_id, error_code=found.code)
     if found.code:
         return answer
-    topics = found.asked.topics
+    topics = found.wanted.topics
     if topics is None:
         topics = _all_topics(broker, found.committed, by_id)
     number = 0
@@ -327,9 +327,9 @@ def _partition(
 
 
 def _of_one(
-    group: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, version: int
+    group: OffsetFetchResponseGroup, wanted: OffsetFetchRequestGroup, version: int
 ) -> OffsetFetchResponse:
-    """The same answer in the words of the versions that ask for one group."""
+    """The same response for the versions that have one group."""
     topics = group.topics
     if group.error_code and version < _GROUP_ERROR_SINCE:
         code = error_of(group.error_code)
@@ -337,7 +337,7 @@ def _of_one(
             OffsetFetchResponseTopics(
                 name=t.name, partitions=[_partition(index, _NOTHING, code) for index in t.partition_indexes]
             )
-            for t in asked.topics or ()
+            for t in wanted.topics or ()
         ]
     return OffsetFetchResponse(
         error_code=group.error_code,

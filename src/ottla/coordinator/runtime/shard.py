@@ -116,17 +116,13 @@ class Shard(Generic[S]):
         partition = self.partition
         if len(batch) > partition.log.config.max_message_bytes:
             raise ApiError(ErrorCode.RECORD_LIST_TOO_LARGE)
-        self._check_leads()
+        if not partition.state.is_leader or partition.leader_epoch != self.leader_epoch:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
         try:
             partition.check_in_sync()
             return partition.append(memoryview(batch), from_client=False).last_offset + 1
         except ApiError as error:
             raise _as_coordinator_error(error) from error
-
-    def _check_leads(self) -> None:
-        partition = self.partition
-        if not partition.state.is_leader or partition.leader_epoch != self.leader_epoch:
-            raise ApiError(ErrorCode.NOT_COORDINATOR)
 
     # -- answers ------------------------------------------------------------------------------------------
 
@@ -162,7 +158,8 @@ class Shard(Generic[S]):
         In another leader epoch offsets mean other records, so a partition that is led by another broker, or
         again by this one, says nothing about ours.
         """
-        self._check_leads()
+        if self.partition.leader_epoch != self.leader_epoch:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
         return self.partition.acknowledged(end, all_replicas=True)
 
     def _send(self, answers: Iterable[tuple[Reply, Any]]) -> None:
@@ -220,7 +217,7 @@ class Shard(Generic[S]):
         return self.phase in (Phase.FAILED, Phase.CLOSED)
 
     def end(self, phase: Phase = Phase.CLOSED) -> None:
-        """This broker no longer coordinates the partition, or the shard has failed: answer all who wait."""
+        """The partition is coordinated elsewhere, or the shard has failed: waiting clients get an error."""
         self.phase = phase
         self._timers.clear()
         for delayed in self._delayed:
