@@ -1,4 +1,4 @@
-"""The class-data archive: whole or not there, whoever is killed, however many make it at once.
+"""The class-data archive: whole or not there, whichever process is killed, however many make it at once.
 
 Making a real one takes a minute, so most tests let the two runs of Java be played by a function; the slow one
 at the end makes it with the real Java, uses it and damages it.

@@ -1,4 +1,4 @@
-"""The vectorised decoder against the plain loop of the protocol room: same rows, same refusals."""
+"""The vectorised decoder against the plain loop of the protocol package: same rows, same refusals."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ RAISES = next(n for n, line in enumerate(PIPELINE.splitlines(), 1) if "raise Val
 
 
 class Shop:
-    """A pipeline file in a folder of its own, and topics nobody else uses."""
+    """A pipeline file in a folder of its own, and topics of its own."""
 
     def __init__(self, folder: Path, broker: InProcessBroker) -> None:
         number = next(_numbers)

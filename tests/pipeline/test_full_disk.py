@@ -14,7 +14,7 @@ import pytest
 
 from ottla.pipeline import lake, stage, topic
 from ottla.pipeline.checkpoints import Checkpoints
-from ottla.pipeline.running.error_log import append_error
+from ottla.pipeline.running.causes import append_error
 from ottla.pipeline.running.progress import Board
 from ottla.pipeline.running.status import StatusFiles
 from pipeline.pipeline_runs import ID, copy, ids, running, until, write
@@ -38,7 +38,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """A file that takes all the room there is."""
+    """A file that takes all the space there is."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (MB, 4096, 1):

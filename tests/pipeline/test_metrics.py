@@ -52,7 +52,7 @@ def test_the_server_answers_metrics_and_nothing_else() -> None:
             assert b"ottla_pipeline_rows_total" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
-        with socket.create_connection(("127.0.0.1", port)):  # a client that says nothing holds up nobody
+        with socket.create_connection(("127.0.0.1", port)):  # a silent client does not hold up others
             urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics?x=1", timeout=10).close()
         with pytest.raises(OSError), metrics_server(str(port), "other", board()):
             pass

@@ -1,4 +1,4 @@
-"""A process that Spark started ends with it, whatever it waits for; a process of somebody else does not."""
+"""A process that Spark started ends with it, whatever it waits for; another process does not."""
 
 from __future__ import annotations
 

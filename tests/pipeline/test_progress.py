@@ -148,15 +148,15 @@ def test_offsets_stay_when_a_batch_has_none() -> None:
 
 
 def test_observers_hear_of_changes_once() -> None:
-    heard: list[tuple[str, str]] = []
+    told: list[tuple[str, str]] = []
     board = Board(["a", "b"], Clock())
-    board.observe(lambda progress, event: heard.append((progress.stage, event)))
+    board.observe(lambda progress, event: told.append((progress.stage, event)))
     board.enter("a", Phase.waiting, "for topic x")
     board.enter("a", Phase.waiting, "for topic x")
     board.failed("a", "boom", Phase.restarting, "in 1 s", restart=True)
     board.lag("a", 5, 1.0)
     board.batch_done("a", Batch(0, 1, 1.0))
-    assert heard == [("a", "waiting"), ("a", "restarting"), ("a", "progress")]
+    assert told == [("a", "waiting"), ("a", "restarting"), ("a", "progress")]
     assert board["a"].restarts == 1
     assert board["a"].error == "boom"
     assert board["b"].restarts == 0

@@ -177,10 +177,10 @@ def test_rows_without_a_key_stay_with_a_partition_for_a_stretch_and_none_is_left
 ) -> None:
     sticky = Sticky([0, 1, 2], stretch)
     totals = [sum(row_sizes[: n + 1]) for n in range(len(row_sizes))]
-    turns = sticky.choose(totals)
-    assert sum(count for _, count in turns) == len(row_sizes)
+    runs = sticky.choose(totals)
+    assert sum(count for _, count in runs) == len(row_sizes)
     at = 0
-    for (place, count), (following, _) in pairwise(turns):
+    for (place, count), (following, _) in pairwise(runs):
         assert following == (place + 1) % 3
         assert sum(row_sizes[at : at + count]) >= stretch > sum(row_sizes[at : at + count - 1])
         at += count

@@ -46,9 +46,8 @@ from ottla.pipeline.dead_letters import (
 )
 from ottla.pipeline.declarations import Lake, Output, Sink, Stage, StageError, Table, Topic, nearest
 from ottla.pipeline.deliveries import Deliveries
-from ottla.pipeline.fingerprint import Fingerprint
+from ottla.pipeline.fingerprint import Fingerprint, shape_of
 from ottla.pipeline.refusals import anchor_hint
-from ottla.pipeline.shapes import shape_of
 from ottla.pipeline.values.encoding import encoded, lake_target, rows_for, topic_columns, value_schema
 from ottla.pipeline.values.formats import columns_of, decoded, first_line, reader_of
 

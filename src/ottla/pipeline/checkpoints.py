@@ -13,8 +13,8 @@ change whole or not at all. The lock keeps two drivers on one machine apart; ove
 that mount the same folder without lock support, there is none: there the second driver is found out only
 when Spark's own log refuses its next batch.
 
-A reset is decided by one write of `start.json` that says "remove the rest": whoever opens the folder next
-finishes the removal, so a crash in the middle never leaves half a checkpoint for Spark to start from.
+A reset is decided by one write of `start.json` that says "remove the rest": the next process that opens the
+folder finishes the removal, so a crash in the middle never leaves half a checkpoint for Spark to start from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,6 @@ from typing import Any
 from ottla.pipeline.durability import SparkFiles, mend
 from ottla.pipeline.fingerprint import Change, Fingerprint, IncompatibleChange
 from ottla.pipeline.folders import Folder, absolute, for_spark
-from ottla.pipeline.lakes.layout import LakeError
-from ottla.pipeline.lakes.replacing import plan_replacement, remove_rows
 
 __all__ = [
     "Change",
@@ -242,8 +240,8 @@ class StageFolder:
             if replace:
                 raise
             queries = []  # a reset cures a damaged checkpoint
-        for path in replace:
-            _checked(lambda path=path: plan_replacement(path, queries))  # type: ignore[misc]
+        if replace:
+            _on_lakes(replace, queries, remove=False)
         lakes = [absolute(path) for path in replace]
         self._write(_START, {"start": to, "removing": True, "queries": queries, "replace": lakes})
         self._finish_reset()
@@ -285,8 +283,8 @@ class StageFolder:
         if not noted["removing"]:
             return
         replace, queries = noted.get("replace", []), noted.get("queries", [])
-        for path in replace:
-            _checked(lambda path=path: remove_rows(path, queries))  # type: ignore[misc]
+        if replace:
+            _on_lakes(replace, queries, remove=True)
         for entry in self._folder.list():
             if entry.is_folder:
                 self._folder.remove_tree(entry.name)
@@ -324,8 +322,17 @@ class StageFolder:
             yield
 
 
-def _checked(work: Callable[[], object]) -> None:
+def _on_lakes(paths: Sequence[str], queries: Sequence[str], *, remove: bool) -> None:
+    """Take the rows of these queries out of the lakes, or only find out whether that can be done."""
+    # Imported when it is needed: it brings Parquet with it, which most commands do without.
+    from ottla.pipeline.lakes.layout import LakeError
+    from ottla.pipeline.lakes.replacing import plan_replacement, remove_rows
+
     try:
-        work()
+        for path in paths:
+            if remove:
+                remove_rows(path, queries)
+            else:
+                plan_replacement(path, queries)
     except LakeError as problem:
         raise CheckpointError(str(problem)) from None

@@ -197,8 +197,8 @@ def cut_to(letters: DataFrame, limit: int) -> DataFrame:
         ),
     )
     had = F.coalesce(F.length("value"), F.lit(0))
-    room = F.lit(limit - _AROUND_A_RECORD) - F.coalesce(F.length("key"), F.lit(0)) - of_headers
-    kept = F.greatest(F.lit(0), F.least(had, room))
+    space = F.lit(limit - _AROUND_A_RECORD) - F.coalesce(F.length("key"), F.lit(0)) - of_headers
+    kept = F.greatest(F.lit(0), F.least(had, space))
     told = F.concat_ws(" ", F.lit("value cut to"), kept, F.lit("of"), had, F.lit("bytes"))
     mark = F.array(F.struct(F.lit(CUT).alias("key"), told.cast("binary").alias("value")))
     cut = F.substring(F.col("value"), F.lit(1), kept)

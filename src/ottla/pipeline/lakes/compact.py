@@ -7,7 +7,7 @@ one, in the order of their names, which is the order of batches. Files of anybod
 It is safe while stages write and readers read. A stage may still replace the files of its last batch, which
 stand in its journal, so these are not touched; every older batch is final. Files are listed first and
 journals read afterwards: a file that was seen belongs to the batch its journal named then, or to an earlier
-one. The swap itself is in `swaps.py`; a crash leaves a note, and whoever comes next finishes it.
+one. The swap itself is in `swaps.py`; a crash leaves a note, and the next compaction or stage finishes it.
 
 One compaction runs on a lake at a time: a lock says so on a local or mounted file system. On an object store
 there is none, and two at once could write rows twice; start it from one place there.
@@ -61,7 +61,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Merged:
-    """A merge that was done, for who watches."""
+    """A merge that was done, for a progress display."""
 
     folder: str
     files: int
@@ -230,7 +230,7 @@ def _rewrite(folder: Folder, names: list[str], schema: pa.Schema, stream: Any, c
 
 @contextmanager
 def alone(place: LakePlace) -> Iterator[None]:
-    """Held by who removes files of batches that are done: one at a time."""
+    """Held while files of finished batches are removed: one process at a time."""
     if not place.notes.is_local:
         yield
         return
@@ -244,7 +244,7 @@ def alone(place: LakePlace) -> Iterator[None]:
 
 
 def _sweep(place: LakePlace) -> None:
-    """Removes what crashes left: rewritten files that nobody decided on, and what ended stages had staged."""
+    """Removes what crashes left: rewritten files without a decision, and what ended stages had staged."""
     now = time.time()
 
     def is_stale(entry: Entry) -> bool:
@@ -254,7 +254,7 @@ def _sweep(place: LakePlace) -> None:
     decided = {entry.name.removesuffix(NOTE) for entry in entries if entry.name.endswith(NOTE)}
     for entry in entries:
         is_kept = entry.name.endswith(NOTE) or entry.name.removesuffix(STAGED) in decided
-        # Whoever holds the lock knows that nobody is writing it; elsewhere only its age tells.
+        # Under the lock nothing else can be writing it; elsewhere only its age tells.
         if not is_kept and (place.notes.is_local or is_stale(entry)):
             place.notes.remove(f"{SWAPS}/{entry.name}")
     for writer in place.notes.list(STAGING):

@@ -118,7 +118,7 @@ class LakePlace:
         self.notes.write(f"{JOURNALS}/{writer.name}.json", journal.to_bytes())
 
     def last_batches(self) -> dict[str, int]:
-        """By writer: the batch that may still be replaced, and that nobody else may touch."""
+        """By writer: the batch that may still be replaced, and that only its writer may touch."""
         found = {}
         for entry in self.notes.list(JOURNALS):
             if entry.name.endswith(".json"):

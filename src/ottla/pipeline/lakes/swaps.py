@@ -2,7 +2,7 @@
 
 A compaction (`compact.py`) writes its file where no reader sees it, then a note of the swap: "this file
 stands for those". The note decides. The old files are removed, the new one is renamed into place, the note
-goes. Whoever finds a note later, the next compaction or the next start of a stage, does again what it says:
+goes. The next compaction, or the next start of a stage, that finds a note does again what it says:
 every step may be done twice and by two at once.
 
 The old go before the new one comes, so that no reader ever sees a row twice. For the moment in between, some
@@ -53,7 +53,7 @@ def carry_out(place: LakePlace, swap: Swap) -> None:
         place.notes.move(swap.staged, swap.path(swap.new), place.lake)
     except FileNotFoundError:
         if not place.lake.exists(swap.path(swap.new)) and place.notes.exists(swap.note):
-            raise  # not done by somebody else either: then it is really gone
+            raise  # not done by another process either: then it is really gone
     place.lake.sync(swap.folder)
     place.notes.remove(swap.note)
 

@@ -6,18 +6,27 @@ What a person wants is the innermost exception and the line of their own file wh
 
     ValueError: price is negative (shop.py:31, in to_euro)
 
-The whole text is kept in the log file of the stage.
+The whole text is kept in `errors.log` in the stage's folder (`append_error`), newest last.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import time
 import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.pipeline.folders import Folder
+
+log = logging.getLogger("ottla.pipeline")
+
 LONGEST = 400
+ERRORS = "errors.log"
+_MOST_KEPT = 256 << 10
+"""Bytes that are kept: the folder of a stage that fails for weeks does not grow."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
@@ -178,3 +187,21 @@ def _shorten(text: str) -> str:
     if len(flat) > LONGEST:
         flat = flat[: LONGEST - 1].rstrip() + "…"
     return flat or "failed without saying why"
+
+
+def append_error(folder: str, text: str) -> None:
+    """Add a trace under the current time. The folder is a path or a URL.
+
+    Where it cannot be written the stage goes on all the same: the disk may be what it failed with.
+    """
+    entry = f"--- {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n{text.rstrip()}\n".encode()
+    try:
+        place = Folder(folder)
+        place.make()
+        before = place.read(ERRORS) or b""
+        kept = (before + entry)[-_MOST_KEPT:]
+        if len(before) + len(entry) > _MOST_KEPT:
+            kept = kept[kept.find(b"\n--- ") + 1 :]
+        place.write(ERRORS, kept)
+    except OSError as problem:
+        log.warning("%s in %s cannot be written: %s", ERRORS, folder, problem)

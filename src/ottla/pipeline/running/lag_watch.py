@@ -28,7 +28,7 @@ TIMEOUT = 5.0
 
 
 def lag_of(wire: Wire, positions: Mapping[Place, int]) -> tuple[int | None, float | None]:
-    """Records and seconds that who stands at `positions` is behind; None where it cannot be known."""
+    """Records and seconds that a reader at `positions` is behind; None where it cannot be known."""
     if not positions:
         return None, None
     found = lags(wire, dict(positions))

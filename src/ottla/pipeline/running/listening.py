@@ -1,6 +1,6 @@
-"""What Spark tells about its queries, sorted to who watches over them.
+"""What Spark reports about its queries, sorted by the thread that watches each query.
 
-Spark calls a listener on a thread of its own, one call after the other for all queries; whoever dawdles
+Spark calls a listener on a thread of its own, one call after the other for all queries; a slow call
 there holds up all others. So the listener only takes a note and puts it on the queue of the stage's watcher.
 A queue holds the notes of one start of one query: the batches that were finished since the watcher looked
 last.

@@ -209,7 +209,7 @@ Observer: TypeAlias = Callable[[StageProgress, str], None]
 
 
 class Board:
-    """The newest snapshot of every stage. Safe for threads; who changes it calls the observers."""
+    """The newest snapshot of every stage. Safe for threads; the one that changes it calls the observers."""
 
     def __init__(self, stages: Iterable[str], clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -32,7 +32,7 @@ from ottla.pipeline.running.loading import NeedsSpark, Pipeline, PipelineLike
 from ottla.pipeline.running.progress import Board, Phase, StageProgress
 from ottla.pipeline.running.status import StatusFiles
 from ottla.pipeline.running.stopping import StopRequest
-from ottla.pipeline.running.supervision import ATTEMPTS, StageWatch, Surroundings
+from ottla.pipeline.running.supervision import ATTEMPTS, RunEnvironment, StageWatch
 from ottla.protocol.errors import ApiError
 from ottla.protocol_client.group_offsets import commit_offsets
 from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
@@ -119,7 +119,7 @@ class Runner:
             for stage in self.pipeline.stages:
                 held.enter_context(self.context.checkpoints.stage(stage.name).lock())
             built = self.prepare()
-            around = Surroundings(
+            environment = RunEnvironment(
                 self.spark,
                 self.context,
                 self.board,
@@ -130,9 +130,9 @@ class Runner:
             )
             self.board.observe(self.display.event)
             try:
-                return self._watch(around, built)
+                return self._watch(environment, built)
             finally:
-                around.remove_listeners()
+                environment.remove_listeners()
 
     def prepare(self) -> dict[str, BuiltStage]:
         """Build all stages and check that their checkpoints can go on with them."""
@@ -155,19 +155,19 @@ class Runner:
             raise Refused(refused)
         return built
 
-    def _watch(self, around: Surroundings, built: Mapping[str, BuiltStage]) -> Outcome:
+    def _watch(self, environment: RunEnvironment, built: Mapping[str, BuiltStage]) -> Outcome:
         watches: dict[str, StageWatch] = {}
         for stage in in_order(self.pipeline):
             feeders = [watches[each.name] for each in self.pipeline.feeders(stage) if each.name in watches]
             # A stage with settings of its own is built again, in the session that has them.
             settings = {**built[stage.name].settings, **stage.options}
             first = None if settings else built[stage.name]
-            watches[stage.name] = StageWatch(stage, first, around, feeders, settings)
+            watches[stage.name] = StageWatch(stage, first, environment, feeders, settings)
         checkpoints = self.context.checkpoints
         lag = LagWatch(self.board, self.context.bootstrap, self.pipeline.stages, checkpoints)
         if self.context.connector != "ottla":  # our own source tells its group by itself
             lag.commit_to({stage.name: stage.group(self.pipeline.name) for stage in self.pipeline.stages})
-        around.look_at_lag = lambda name: _quietly(lambda: lag.look_now(name))
+        environment.look_at_lag = lambda name: _quietly(lambda: lag.look_now(name))
         status = StatusFiles(checkpoints, self.board)
         told = False
         try:
@@ -254,7 +254,7 @@ def interrupts(stop: StopRequest) -> Iterator[dict[str, int]]:
 
 
 def default_checkpoints(pipeline: str) -> Path:
-    """Where progress of the pipeline called so is kept when nobody says: `.ottla/<name>` here."""
+    """Where progress of the pipeline called so is kept by default: `.ottla/<name>` here."""
     return Path.cwd() / ".ottla" / pipeline
 
 

@@ -1,4 +1,4 @@
-"""Where a pipeline stands, for who looks at it from outside: another command, another day.
+"""Where a pipeline stands, as seen from outside: by another command, on another day.
 
 A run writes `status.json` into the folder of each stage every few seconds. `look` joins that with what does
 not depend on a run: Spark's checkpoint (the last batch that counts, where its sources continue) and the

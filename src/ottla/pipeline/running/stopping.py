@@ -56,7 +56,7 @@ class BatchGate:
     def __init__(
         self, write_batch: Callable[[Any, int], None], backlog: Callable[[], int] = lambda: 0
     ) -> None:
-        """`backlog` says how many finished batches nobody has taken notice of yet."""
+        """`backlog` gives the number of finished batches that the watcher has not seen yet."""
         self._write_batch = write_batch
         self._backlog = backlog
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class BatchGate:
         """What the last batch failed with, as it was raised here."""
 
     def __call__(self, frame: Any, batch_id: int) -> None:
-        # A display that cannot be written to (a pipe that nobody reads) must not fill the memory with notes.
+        # A display that cannot be written to (a pipe without a reader) must not fill the memory with notes.
         while self._backlog() > MOST_BEHIND and not self._shut:
             time.sleep(0.02)
         with self._lock:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 
 from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.running.backoff import BackOff
-from ottla.pipeline.running.causes import cause_of, lasts, root_cause, with_error_output
-from ottla.pipeline.running.error_log import append_error
+from ottla.pipeline.running.causes import append_error, cause_of, lasts, root_cause, with_error_output
 from ottla.pipeline.running.input_topics import missing_now
 from ottla.pipeline.running.listening import BatchDone, Ended, Note, QueryNotes
 from ottla.pipeline.running.progress import Board, Phase, read_batch
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.declarations import Stage
 
 LOOK = 0.25
-"""Seconds between two looks at a query about which nothing is heard."""
+"""Seconds between two checks of a query that reports nothing."""
 GRACE = 10.0
 """Seconds to wait for what Spark still has to tell about a query that is over."""
 TOPICS_EVERY = 1.0
@@ -56,7 +55,7 @@ class NotThere(Exception):
 
 
 @dataclass
-class Surroundings:
+class RunEnvironment:
     """What all stages of a run share."""
 
     spark: SparkSession
@@ -116,7 +115,7 @@ class StageWatch(threading.Thread):
         self,
         stage: Stage,
         first: BuiltStage | None,
-        around: Surroundings,
+        environment: RunEnvironment,
         feeders: Sequence[StageWatch],
         settings: Mapping[str, str],
     ) -> None:
@@ -124,12 +123,12 @@ class StageWatch(threading.Thread):
         self.stage = stage
         self._built = first
         self._settings = settings
-        self._around = around
-        self._board = around.board
-        self._stop_request = around.stop
+        self._environment = environment
+        self._board = environment.board
+        self._stop_request = environment.stop
         self._feeders = feeders
-        self._back_off = around.back_off()
-        self._folder = around.context.checkpoints.stage(stage.name)
+        self._back_off = environment.back_off()
+        self._folder = environment.context.checkpoints.stage(stage.name)
         self._deliveries = first.deliveries if first is not None else Deliveries(self._folder)
         self.over = threading.Event()
         self.spark_gone = False
@@ -160,13 +159,13 @@ class StageWatch(threading.Thread):
                 error = failure
             if error is None:
                 break
-            if not session_alive(self._around.spark):
+            if not session_alive(self._environment.spark):
                 raise SparkGone("Spark's Java process has ended")
             self._failed(error)
             if self._board[name].phase.over:
                 return
         if not self._stop_request.at_once:
-            self._around.look_at_lag(name)
+            self._environment.look_at_lag(name)
         self._board.enter(name, Phase.stopped if self._stop_request.asked else Phase.finished)
 
     def _failed(self, error: BaseException | str) -> None:
@@ -177,7 +176,7 @@ class StageWatch(threading.Thread):
         append_error(str(self._folder), with_error_output(text, last_lines()))
         self._built = None
         pause = self._back_off.failed(time.monotonic())
-        tried_enough = self._around.once and self._back_off.failures >= self._around.attempts
+        tried_enough = self._environment.once and self._back_off.failures >= self._environment.attempts
         if tried_enough or _hopeless(error, text):
             self._board.failed(name, cause, Phase.failed, "", restart=False)
             return
@@ -190,17 +189,17 @@ class StageWatch(threading.Thread):
     def _ready(self) -> bool:
         """Wait until the stage can start; False when it shall not."""
         name = self.stage.name
-        for feeder in self._feeders if self._around.once else ():
+        for feeder in self._feeders if self._environment.once else ():
             if not feeder.over.is_set():
                 self._board.enter(name, Phase.waiting, f"for stage {feeder.stage.name}")
             while not feeder.over.wait(LOOK):
                 if self._stop_request.asked:
                     return False
         while not self._stop_request.asked:
-            missing = missing_now(self.stage, self._around.context.bootstrap)
+            missing = missing_now(self.stage, self._environment.context.bootstrap)
             if not missing:
                 return True
-            if self._around.once:
+            if self._environment.once:
                 if self._feeders:
                     return False  # the stages before it had nothing to write, so there is nothing to read
                 raise NotThere(f"there is no {_topics(missing)} to read")
@@ -215,18 +214,18 @@ class StageWatch(threading.Thread):
         from ottla.pipeline.building import build
 
         name = self.stage.name
-        context = self._around.context
+        context = self._environment.context
         self._board.enter(name, Phase.starting)
         session = self._session()
         built = self._built or build(session, self.stage, context, self._deliveries)
         self._built = None
-        listener = self._around.listener(session)
+        listener = self._environment.listener(session)
         query_name = f"{context.pipeline}.{name}"
         notes = listener.expect(query_name)
         gate = BatchGate(built.write_batch, notes.qsize)
         _use_pool(session, name)
         self._folder.mend()
-        with self._around.starting:
+        with self._environment.starting:
             query = self._start(built, gate, query_name)
             self._await_sources(query)
         self._back_off.started(time.monotonic())
@@ -236,12 +235,12 @@ class StageWatch(threading.Thread):
         finally:
             if query.isActive:
                 query.stop()
-            if session is not self._around.spark:
-                self._around.forget(session)
+            if session is not self._environment.spark:
+                self._environment.forget(session)
 
     def _session(self) -> SparkSession:
         """The session; a copy of it for a stage that has settings of its own."""
-        spark = self._around.spark
+        spark = self._environment.spark
         if not self._settings:
             return spark
         session = copy_session(spark)
@@ -251,7 +250,7 @@ class StageWatch(threading.Thread):
 
     def _start(self, built: BuiltStage, gate: BatchGate, query_name: str) -> StreamingQuery:
         return (
-            built.writer(once=self._around.once, write_batch=gate)
+            built.writer(once=self._environment.once, write_batch=gate)
             .queryName(query_name)
             .option("checkpointLocation", self._folder.spark_checkpoint)
             .start()
@@ -322,7 +321,7 @@ def copy_session(spark: SparkSession) -> SparkSession:
 
 
 def _use_pool(spark: SparkSession, pool: str) -> None:
-    """Queries started by this thread share the cores with others by turns, one pool per stage."""
+    """Queries started by this thread share the cores fairly with others, one pool per stage."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
 
 

@@ -212,7 +212,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.driver.memory": os.environ.get("SPARK_DRIVER_MEMORY") or driver_memory(master),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
-        # Stages share the cores by turns; first come, first served would let one long batch stop the others.
+        # Stages share the cores fairly; first come, first served would let one long batch stop the others.
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -231,7 +231,7 @@ def _defaults(master: str) -> dict[str, str]:
 
 
 def driver_memory(master: str) -> str:
-    """A heap that leaves room for the rest of the machine: Python workers live outside of it.
+    """A heap that leaves memory for the rest of the machine: Python workers live outside of it.
 
     On a local master the driver does all the work and gets a quarter of the memory, 1 to 8 GB. The driver
     of a cluster only plans: an eighth, 1 to 2 GB.
@@ -261,7 +261,7 @@ def _local_cores(master: str) -> int:
 
 
 def _on_this_machine(master: str) -> bool:
-    """Whether nobody outside needs to reach the driver, so that it listens on the loopback only."""
+    """Whether no other machine needs to reach the driver, so that it listens on the loopback only."""
     return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost")
 
 

@@ -1,9 +1,9 @@
 """How much of what is there goes into the next micro-batch: plain arithmetic over offsets.
 
 maxOffsetsPerTrigger and maxBytesPerTrigger are shared among partitions in proportion to what is waiting in
-each, by the arithmetic of Spark's Kafka source: everybody who waits gets at least one record, so that a small
-partition is not starved by large ones. minOffsetsPerTrigger holds a batch back until enough is there or
-maxTriggerDelay has passed.
+each, by the arithmetic of Spark's Kafka source: every partition with something waiting gets at least one
+record, so that a small one is not starved by large ones. minOffsetsPerTrigger holds a batch back until enough
+is there or maxTriggerDelay has passed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ records come together, so bodies of many batches are decoded as one (`RecordDeco
 The rows are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType
 and, when asked for, headers. Input is hostile: every position is checked to lie inside its record before
 anything is copied, and whatever is wrong raises `InvalidRecords`. `tests/pipeline` holds this decoder
-against the loop of the protocol room.
+against the loop of the protocol package.
 """
 
 from __future__ import annotations

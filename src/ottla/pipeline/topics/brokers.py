@@ -37,7 +37,7 @@ FIRST_CONTACT = 10.0
 """Seconds to wait for brokers that have never been reached."""
 
 _QUIET_FOR = 1.0
-"""Trouble that passes within this many seconds is nobody's business."""
+"""Trouble that passes within this many seconds is not reported."""
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Found:
 
 
 class Brokers:
-    """The driver's questions. Keeps connections, and remembers who leads what; not for several threads."""
+    """The driver's requests. Keeps connections and the leaders of partitions; not for several threads."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options

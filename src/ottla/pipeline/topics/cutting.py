@@ -19,7 +19,7 @@ from ottla.protocol.varints import append_varint, read_varint
 OURS = "ottla."
 CUT = "ottla.cut"
 _SLACK = 1024
-"""Bytes beyond our own headers that the first cut takes away: lengths, and the header that tells of it."""
+"""Bytes beyond our own headers that the first cut takes away: lengths, and the header that says so."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

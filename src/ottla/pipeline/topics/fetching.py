@@ -128,7 +128,7 @@ class _RangeReader:
                 continue
             bodies = self._wanted(data)
             if bodies is None:
-                # Nothing yet. The end was seen by whoever planned the range, so it comes back when a new
+                # Nothing yet. The end was seen when the range was planned, so it comes back when a new
                 # leader has caught up, or never.
                 self._face(self._short(data), patience)
                 continue
@@ -188,7 +188,7 @@ class _RangeReader:
             return None
         start = self.position
         aborted = sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or [])
-        doomed: set[int] = set()
+        aborting: set[int] = set()
         bodies = _Bodies(self._where, records, start)
         whole = False
         if len(records) > _MAGIC_POSITION:
@@ -197,7 +197,7 @@ class _RangeReader:
             whole = True
             self._refuse_old(header.magic, header.base_offset)
             while aborted and aborted[0][0] <= header.last_offset:
-                doomed.add(aborted.pop(0)[1])
+                aborting.add(aborted.pop(0)[1])
             if header.next_offset <= start:
                 continue
             if header.base_offset >= self.end:
@@ -211,9 +211,9 @@ class _RangeReader:
                 )
             if header.is_control:
                 if self.options.read_committed and _is_abort(records[place : place + header.size]):
-                    doomed.discard(header.producer_id)
+                    aborting.discard(header.producer_id)
                 continue
-            if header.is_transactional and self.options.read_committed and header.producer_id in doomed:
+            if header.is_transactional and self.options.read_committed and header.producer_id in aborting:
                 continue
             if header.record_count:  # compaction may leave a batch with nothing in it
                 bodies.add(place, header)

@@ -3,7 +3,7 @@
 A micro-batch of a few records should take milliseconds, and Spark keeps its Python workers alive between
 tasks. So a task borrows a `Link` to its cluster and gives it back when all went well: the connections, the
 places of leaders and the producer id of the last task are there for the next. A task that failed, or was left
-in the middle of an answer, closes its link instead; nobody can know what is still on the wire.
+in the middle of an answer, closes its link instead; what is still on the wire cannot be known.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class TopicPlace:
 class Producership:
     """Who writes, for brokers that drop what a retry repeats: an id, its epoch, a sequence per partition.
 
-    -1 is nobody. The writer only counts the sequences on; whoever hands an identity down to it (a driver, for
-    a transaction) decides where it comes from.
+    -1 is no producer. The writer only counts the sequences on; the caller that hands an identity down to it
+    (a driver, for a transaction) decides where it comes from.
     """
 
     producer_id: int = -1
@@ -68,7 +68,7 @@ class Producership:
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def take(self, topic: str, partition: int, count: int) -> int:
-        """The sequence of the next batch to a partition; `count` are taken. -1 for nobody."""
+        """The sequence of the next batch to a partition; `count` are taken. -1 for no producer."""
         if self.producer_id < 0:
             return -1
         place = topic, partition
@@ -110,7 +110,7 @@ class Link:
 
 
 _idle: dict[tuple[int, str, str, float, float], list[Link]] = {}
-"""Links nobody uses, by process (Spark forks its workers, and a socket must not be shared) and settings."""
+"""Links that are free, by process (Spark forks its workers, and a socket must not be shared) and settings."""
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 The names are those of Spark's Kafka connector (any case), so that existing code moves by changing the format.
 `SourceOptions.parse` and `SinkOptions.parse` make plain values of the text; both are frozen, hold nothing
 but plain data, and travel to Spark's workers as they are. What is asked for and cannot be done is refused
-with an `OptionError`; what is merely without effect is collected in `notices`, for whoever plans the query to
-say once.
+with an `OptionError`; what is merely without effect is collected in `notices`, to be
+logged once when the query is planned.
 
 Settings of Kafka's own clients come as `kafka.<name>`. Those that mean something here are followed, the
 others are named in one notice. Settings for TLS and SASL are refused: leaving them out quietly would send

@@ -17,7 +17,7 @@ _watching = threading.Lock()
 
 
 def end_with_spark() -> None:
-    """In a process that Spark started: end it soon after whoever started it. Elsewhere nothing happens."""
+    """In a process that Spark started: end it soon after its parent has ended. Elsewhere do nothing."""
     if any(name.startswith(_OF_SPARK) for name in os.environ) and _watching.acquire(blocking=False):
         threading.Thread(target=_watch, args=(os.getppid(),), name="ends with Spark", daemon=True).start()
 
@@ -25,4 +25,4 @@ def end_with_spark() -> None:
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK)
-    os._exit(0)  # nobody is left who could take an error, or an answer
+    os._exit(0)  # nothing is left that could take an error, or an answer

@@ -2,7 +2,7 @@
 
 `protocol_client/partitioner.py` has the rule and hashes one key in about a microsecond; a Spark task has
 millions. Here word after word of all keys is mixed in with Arrow's kernels, some twenty operations on a
-column for every four bytes of the longest key. Very long keys, of which nobody has many, go the slow way.
+column for every four bytes of the longest key. Very long keys, which are rare, go the slow way.
 
 Rows without a key and without a wish of their own go where the writer is at the moment: `Sticky` stays with
 a partition for a batch's worth of bytes and moves on to the next, because one large batch costs a broker less

@@ -188,8 +188,8 @@ class RowBatcher:
             return chosen
         free = None if chosen is None else chosen.is_null()
         totals = _running_totals(sizes if free is None else sizes.filter(free))
-        turns = self._sticky_for(place).choose(totals)
-        given = pa.concat_arrays([pa.repeat(pa.scalar(p, pa.int32()), n) for p, n in turns])
+        runs = self._sticky_for(place).choose(totals)
+        given = pa.concat_arrays([pa.repeat(pa.scalar(p, pa.int32()), n) for p, n in runs])
         return given if free is None else pc.replace_with_mask(chosen, free, given)
 
     def _sticky_for(self, place: TopicPlace) -> Sticky:

@@ -94,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def show_log() -> None:
-    """Let the notices of the source reach the error output of the driver, unless somebody listens already."""
+    """Let the notices of the source reach the error output of the driver, unless a handler is set already."""
     import logging
 
     log = logging.getLogger("ottla.pipeline")

@@ -69,7 +69,7 @@ class Watch:
     def wait(self, positions: Mapping[Place, int], leaders: Leaders, seconds: float) -> bool:
         """Wait until something is at or after `positions`, at most so long. True: look again, it may be.
 
-        Trouble of any kind is a reason to look again too; who looks has the patience for brokers that are
+        Trouble of any kind is a reason to look again too; the caller has the patience for brokers that are
         away. It comes after a short pause, so that trouble which stays does not become a busy loop.
         """
         deadline = time.monotonic() + seconds

@@ -63,7 +63,7 @@ class WriteRefused(Exception):
 
 
 class NoSuchTopic(Exception):
-    """The topic does not exist and the broker does not create it; somebody may do so any time."""
+    """The topic does not exist and the broker does not create it; it may be created any time."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class _Outgoing:
 
 
 class Writer:
-    """Writes for one task. Give `producership` to write under an identity that somebody else decides."""
+    """Writes for one task. Give `producership` to write under an identity that is decided elsewhere."""
 
     def __init__(self, link: Link, options: SinkOptions, producership: Producership | None = None) -> None:
         self.options = options
@@ -123,7 +123,7 @@ class Writer:
         """Batches that are not acknowledged yet, in order."""
         self._in_flight: list[tuple[Pending, list[tuple[TopicPlace, _Outgoing]]]] = []
         self._trouble: Trouble | None = None
-        """What went wrong with sending the wave, for whoever settles it."""
+        """What went wrong with sending the wave, for `_settle`."""
         self._forgotten = False
         """A broker does not know our producer id any more."""
 
@@ -214,11 +214,15 @@ class Writer:
 
     def _seal(self, outgoing: _Outgoing) -> None:
         assert self._producership is not None
-        who, rows = self._producership, outgoing.rows
+        identity, rows = self._producership, outgoing.rows
         if outgoing.sequence < 0:
-            outgoing.sequence = who.take(rows.topic, rows.partition, outgoing.records.record_count)
+            outgoing.sequence = identity.take(rows.topic, rows.partition, outgoing.records.record_count)
         outgoing.sealed = seal(
-            outgoing.records, who.producer_id, who.epoch, outgoing.sequence, who.transactional_id is not None
+            outgoing.records,
+            identity.producer_id,
+            identity.epoch,
+            outgoing.sequence,
+            identity.transactional_id is not None,
         )
 
     # Answers
@@ -378,7 +382,7 @@ class Writer:
                 (missing if unknown else patience).pause(error)
 
     def _identity(self) -> Producership:
-        """The producer id of this worker; a new one when there is none, nobody's without idempotence."""
+        """The producer id of this worker; a new one when there is none, -1 without idempotence."""
         if not self.options.idempotent or self.options.acks != ALL:
             return Producership()
         if self._link.producership is None:

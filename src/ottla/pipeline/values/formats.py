@@ -110,7 +110,7 @@ def decoded(raw: DataFrame, reader: Reader) -> DataFrame:
     parsed = raw.select(
         reader.decode(F.col("value")).alias(VALUE), source.alias(SOURCE_COLUMN), F.col("value")
     )
-    # The value itself stays for the dead letters; the plan drops it where nobody asks for it.
+    # The value itself stays for the dead letters; the plan drops it where it is not used.
     return parsed.withColumn(BAD, F.coalesce(reader.is_bad(F.col("value"), F.col(VALUE)), F.lit(False)))
 
 
