@@ -23,6 +23,7 @@ from ottla.cli.options import (
     complete_topic,
     connect,
     find_topic,
+    need_terminal_to_ask,
 )
 from ottla.cli.output import count_text, print_json, say, write
 from ottla.printable import listed, shown
@@ -236,8 +237,7 @@ def delete(
             if group.members:
                 raise _has_members(group, "be deleted")
         if not yes:
-            if not sys.stdin.isatty():
-                raise usage("deleting needs --yes when there is no terminal to ask on")
+            need_terminal_to_ask()
             for group in found:
                 offsets = count_text(len(committed_offsets(wire, group.group_id)), "committed offset")
                 typer.confirm(f"Delete {shown(group.group_id)} ({offsets})?", abort=True, err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -94,6 +95,12 @@ Groups = Annotated[
     list[str],
     typer.Argument(metavar="GROUP", help="Names of the groups.", autocompletion=complete_group),
 ]
+
+
+def need_terminal_to_ask() -> None:
+    """Before a command asks whether to delete: a script has to say --yes."""
+    if not sys.stdin.isatty():
+        raise usage("deleting needs --yes when there is no terminal to ask on")
 
 
 def connect(bootstrap: str, timeout: float, *, waits_for_start: bool = True) -> Wire:

@@ -19,6 +19,7 @@ from ottla.cli.options import (
     Topics,
     connect,
     find_topic,
+    need_terminal_to_ask,
     parse_pairs,
 )
 from ottla.cli.output import Column, count_text, print_fields, print_json, print_table, size_text, write
@@ -204,8 +205,7 @@ def delete(
     with connect(bootstrap, timeout) as wire:
         found = [find_topic(wire, name) for name in dict.fromkeys(topics)]
         if not yes:
-            if not sys.stdin.isatty():
-                raise usage("deleting needs --yes when there is no terminal to ask on")
+            need_terminal_to_ask()
             sizes = replica_sizes(wire)
             for topic in found:
                 row = _overview(topic, sizes)

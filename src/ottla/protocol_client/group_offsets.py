@@ -81,22 +81,30 @@ def commit_offsets(
     generation: int = -1,
 ) -> None:
     """Write down how far the group has read. Without a member id only a group without members takes it."""
-    topics = [
-        OffsetCommitRequestTopic(
-            name=topic,
-            partitions=[
-                OffsetCommitRequestPartition(
-                    partition_index=p, committed_offset=offsets[topic, p], committed_metadata=""
-                )
-                for p in partitions
-            ],
-        )
-        for topic, partitions in by_topic(offsets).items()
-    ]
-    request = OffsetCommitRequest(
-        group_id=group_id, generation_id_or_member_epoch=generation, member_id=member_id, topics=topics
-    )
+    request = commit_request(group_id, offsets, member_id=member_id, generation=generation)
     ask(wire, group_id, request, _check_partitions, at_most=_NAMES_UP_TO)
+
+
+def commit_request(
+    group_id: str, offsets: Mapping[Place, int], *, member_id: str = "", generation: int = -1
+) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=p, committed_offset=offsets[topic, p], committed_metadata=""
+                    )
+                    for p in partitions
+                ],
+            )
+            for topic, partitions in by_topic(offsets).items()
+        ],
+    )
 
 
 def delete_offsets(wire: Wire, group_id: str, places: Iterable[Place]) -> None:

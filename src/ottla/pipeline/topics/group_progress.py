@@ -22,10 +22,9 @@ from ottla.pipeline.topics.options import Place, SourceOptions
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
 )
-from ottla.protocol_client.groups import by_topic, coordinator
+from ottla.protocol_client.group_offsets import commit_request
+from ottla.protocol_client.groups import coordinator
 from ottla.protocol_client.wire import BrokerUnreachable, Pending, UnsupportedByBroker, Wire, check
 
 log = logging.getLogger("ottla.pipeline")
@@ -148,22 +147,7 @@ class GroupProgress:
         if not changed:
             self._done = self._wanted
             return
-        request = OffsetCommitRequest(
-            group_id=self.group,
-            generation_id_or_member_epoch=-1,
-            topics=[
-                OffsetCommitRequestTopic(
-                    name=topic,
-                    partitions=[
-                        OffsetCommitRequestPartition(
-                            partition_index=p, committed_offset=changed[topic, p], committed_metadata=""
-                        )
-                        for p in partitions
-                    ],
-                )
-                for topic, partitions in by_topic(changed).items()
-            ],
-        )
+        request = commit_request(self.group, changed)
         if not self._done:
             self._all_sent_at = time.monotonic()
         connection = self._wire.connection(self._coordinator)
