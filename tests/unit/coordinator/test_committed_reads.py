@@ -2,99 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import GeneratorType, SimpleNamespace
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from ottla.broker.handlers.consumer_groups import consumer_group_describe
 from ottla.broker.handlers.explain import explain_group
 from ottla.broker.handlers.group_admin import describe_groups, list_groups
-from ottla.completion import Completion
-from ottla.coordinator.group import GroupSettings, NewOffset, OffsetCommit
-from ottla.coordinator.group_coordinator import GroupCoordinator
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.explain_group import ExplainGroupRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
-from ottla.replication.partition import Partition
-from ottla.replication.purgatory import Purgatory
-from unit.coordinator.simulated import NO_TOPICS, Answer, ManualScheduler, MemoryPartition
-
-CONTEXT: Any = SimpleNamespace(version=5)
-
-
-class World:
-    """Handlers over a coordinator of one partition."""
-
-    def __init__(self) -> None:
-        self.scheduler = ManualScheduler()
-        self.partition = MemoryPartition()
-        self.purgatory = Purgatory(self.scheduler)
-
-        async def in_thread(work: Callable[[], int]) -> int:
-            return work()
-
-        self.groups = GroupCoordinator(
-            GroupSettings(),
-            environment=NO_TOPICS,
-            topic_id=lambda name: None,
-            clock=self.scheduler.clock,
-            scheduler=self.scheduler,
-            purgatory=self.purgatory,
-            in_thread=in_thread,
-            commit_timeout_ms=lambda: 5000,
-        )
-
-        async def load() -> None:
-            self.groups.follow(1, [cast(Partition, self.partition)])
-            await self.groups.loading_done()
-
-        asyncio.run(load())
-
-    def commit_offset(self, group: str) -> None:
-        """Makes the group exist."""
-        commit = OffsetCommit(group, "", None, -1, [NewOffset("t", b"t" * 16, 0, 5, -1, "")])
-        self.groups.run(
-            group, lambda groups, reply, effects: effects.answer(reply, groups.commit(commit, effects))
-        )
-
-    def ask(self, handler: Callable[..., Any], request: Any) -> Answer:
-        """As dispatch runs a handler, without pauses."""
-        answer = Answer()
-
-        def take(response: Any) -> None:
-            while isinstance(response, GeneratorType):
-                response = _result_of(response)
-            if isinstance(response, Completion):
-                response.then(take, answer)
-            else:
-                answer(response)
-
-        take(handler(self, request, CONTEXT))
-        return answer
-
-    @contextmanager
-    def lagging(self) -> Iterator[None]:
-        """Followers do not fetch; at the end they have caught up."""
-        self.partition.is_slow = True
-        yield
-        self.partition.is_slow = False
-        self.partition.high_watermark = self.partition.end_offset
-        self.purgatory.notify(self.partition)
-        self.scheduler.run()
-
-
-def _result_of(steps: Any) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as finished:
-            return finished.value
+from unit.coordinator.coordinator_world import World
+from unit.coordinator.simulated import Answer
 
 
 def listed(answer: Answer) -> list[str]:
