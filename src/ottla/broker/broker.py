@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ottla.broker.backlog import Backlog
+from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.cleaning import Cleaning
 from ottla.broker.client_memory import ClientMemory
 from ottla.broker.creation_rate import CreationRate
@@ -141,7 +142,8 @@ class Broker:
         )
         self.watchdog = Watchdog(self._loop, self._loop.time, lambda: self.client_log)
         self._scheduler = RequestScheduler(self._loop, self._loop.time, self.watchdog)
-        dispatcher = Dispatcher(self, HANDLERS, self._scheduler, self.watchdog)
+        self.metrics = BrokerMetrics()
+        dispatcher = Dispatcher(self, HANDLERS, self._scheduler, self.watchdog, self.metrics)
         self._server = Server(dispatcher, limits_of(self.config), self._sockets, self.client_memory)
         self.creation_rate = CreationRate()
         self.inspections = Inspections(Backlog(inspection_memory(self.config)), self._loop.time)
@@ -155,11 +157,18 @@ class Broker:
             producer_id_max_per_partition=self.config["producer.id.max.per.partition"],
             index_interval_bytes=self.config["log.index.interval.bytes"],
         )
-        self.directory = LogDirectory(path, self.disk, self.clock, config_for=lambda _: at_start)
+        self.directory = LogDirectory(
+            path,
+            self.disk,
+            self.clock,
+            config_for=lambda _: at_start,
+            flush_seconds=self.metrics.flush_seconds,
+        )
         self.log_starts = LogStarts(self.directory.checkpoint_log_starts, self.in_thread)
         self.replicas = Replicas(
             self.node_id, self.directory, self.purgatory, self.in_thread, self._write_in_thread
         )
+        self.metrics.add_gauges(self._server, self.watchdog.counts, self.purgatory, self.replicas)
         self.cleaning = Cleaning(self)
         self.space = Space(self)
         self.group_environment = BrokerGroupEnvironment(
@@ -179,6 +188,7 @@ class Broker:
             commit_timeout_ms=lambda: self.config["offsets.commit.timeout.ms"],
             compression=self.config["offsets.topic.compression.codec"],
             account=self.client_memory,
+            rebalance_seconds=self.metrics.rebalance_seconds,
         )
         try:
             await self._start()

@@ -26,6 +26,7 @@ from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.buffers import Lease
 from ottla.broker.connection import TURN_SECONDS, Answer, Connection, Parts, Refused
 from ottla.broker.request_scheduler import LARGEST, RequestScheduler, Steps
@@ -54,13 +55,14 @@ class RequestContext:
     longer calls `keep_frame`, and `release_frame` when it needs it no longer.
     """
 
-    __slots__ = ("_memory", "api", "connection", "header", "size")
+    __slots__ = ("_memory", "api", "arrived", "connection", "header", "size")
 
     def __init__(self, api: Api, header: RequestHeader, connection: Connection, size: int = 0) -> None:
         self.api = api
         self.header = header
         self.connection = connection
         self.size = size
+        self.arrived = connection.last_active
         self._memory: Lease | None = None
 
     def keep_frame(self) -> None:
@@ -105,13 +107,19 @@ class RequestContext:
 
 class Dispatcher:
     def __init__(
-        self, broker: Broker, handlers: Mapping[int, Handler], scheduler: RequestScheduler, watchdog: Watchdog
+        self,
+        broker: Broker,
+        handlers: Mapping[int, Handler],
+        scheduler: RequestScheduler,
+        watchdog: Watchdog,
+        metrics: BrokerMetrics,
     ) -> None:
         self._broker = broker
         self._handlers = handlers
         self._scheduler = scheduler
         self._watchdog = watchdog
         self._now = watchdog.now
+        self._requests = metrics.requests
 
     def __call__(self, connection: Connection, frame: memoryview) -> Answer:
         try:
@@ -156,7 +164,7 @@ class Dispatcher:
         try:
             response = handler(self._broker, request, context)
             if isinstance(response, api.response):
-                return context.frame(response)
+                return self._answered(context, context.frame(response))
         except Refused:
             raise
         except Exception as error:
@@ -203,7 +211,7 @@ class Dispatcher:
             while isinstance(response, GeneratorType):
                 response = yield from response
             if isinstance(response, context.api.response):
-                return (yield from context.frame_in_slices(response))
+                return self._answered(context, (yield from context.frame_in_slices(response)))
         except Refused:
             raise
         except Exception as error:
@@ -213,6 +221,7 @@ class Dispatcher:
     def _later(self, response: Any, context: RequestContext) -> Completion[Parts | None] | None:
         """The frame of a response that comes later; None where no answer is due."""
         if response is None:
+            self._requests[context.api.key].answered(self._now() - context.arrived, context.size, 0)
             return None
         completion = response if isinstance(response, Completion) else run_coroutine(response)
         return completion.map(partial(self._encode, context), partial(self._refuse, context))
@@ -236,11 +245,18 @@ class Dispatcher:
         try:
             if isinstance(response, GeneratorType):
                 response = yield from response
-            return (yield from context.frame_in_slices(response))
+            return self._answered(context, (yield from context.frame_in_slices(response)))
         except Refused:
             raise
         except Exception as error:
             raise self._defect(error, context) from error
+
+    def _answered(self, context: RequestContext, frame: Parts) -> Parts:
+        head = frame[0]
+        assert isinstance(head, bytes)
+        size = 4 + int.from_bytes(head[:4], "big")  # as the frame itself says
+        self._requests[context.api.key].answered(self._now() - context.arrived, context.size, size)
+        return frame
 
     def _refuse(self, context: RequestContext, error: Exception) -> Answer:
         """A response that should have come later failed."""

@@ -27,6 +27,7 @@ from ottla.coordinator.runtime.loading import InThread
 from ottla.coordinator.runtime.runtime import CoordinatorRuntime
 from ottla.coordinator.runtime.shard import Shard
 from ottla.log_lines import ClientLog
+from ottla.metrics import Histogram
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.leave_group import MemberIdentity
 from ottla.replication.partition import Partition
@@ -60,6 +61,7 @@ class GroupCoordinator:
         commit_timeout_ms: Callable[[], int],
         compression: int = 0,
         account: Account | None = None,
+        rebalance_seconds: Histogram | None = None,
     ) -> None:
         self.settings = settings
         self._scheduler = scheduler
@@ -74,6 +76,7 @@ class GroupCoordinator:
                 environment,
                 client_log,
                 MemberMemory(account, self._evict) if account is not None else None,
+                rebalance_seconds,
             ),
             clock=clock,
             scheduler=scheduler,

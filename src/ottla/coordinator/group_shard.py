@@ -38,6 +38,7 @@ from ottla.coordinator.records import (
 )
 from ottla.coordinator.runtime.effects import Reply
 from ottla.log_lines import ClientLog
+from ottla.metrics import Histogram
 from ottla.printable import shown
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -59,12 +60,14 @@ class GroupShard:
         environment: GroupEnvironment,
         client_log: ClientLog | None = None,
         memory: MemberMemory | None = None,
+        rebalance_seconds: Histogram | None = None,
     ) -> None:
         self.settings = settings
         self.environment = environment
         self.memory = memory
         self.offsets = Offsets()
         self.history = RebalanceHistory()
+        self._rebalance_seconds = rebalance_seconds or Histogram()
         self._client_log = client_log or ClientLog()
         self._groups: dict[str, Group] = {}
 
@@ -337,6 +340,7 @@ class GroupShard:
         self._groups.update(effects.drafts)
         for rebalance in effects.rebalances:
             self.history.add(rebalance)
+            self._rebalance_seconds.add(rebalance.duration_ms / 1000)
             self._client_log.info(
                 logger,
                 f"group {shown(rebalance.group_id)}",

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ottla.clock import Clock
+from ottla.metrics import SharedHistogram
 from ottla.protocol.batches import CONTROL, LENGTH_OVERHEAD
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.cleaning.decisions import CleanableSegment
@@ -96,6 +97,7 @@ class Log:
         self.truncations = 0  # what was read before the log was cut need not be what is there now
         self.swapping = False  # cleaned segments are taking their places: nothing may be deleted meanwhile
         self.on_lower_recovery_point: Callable[[], None] | None = None  # has it written before a truncation
+        self.flush_seconds: SharedHistogram | None = None  # takes how long each flush spent on syncing
         is_new = recovery_point == 0
         self._clock = clock
         self._slow: SlowAppend | None = None  # its bytes are being written in a thread
@@ -687,11 +689,14 @@ class Log:
             captured = self._flushing.capture(
                 self.recovery_point, end_offset, with_state=with_state, closing=closing
             )
+        began = self._clock.monotonic()
         try:
             self._flushing.sync(captured)
         except OSError as problem:
             failure = sync_failed(self.name, self.folder, self.recovery_point, problem)
             raise self._go_offline(failure) from problem
+        if self.flush_seconds is not None:
+            self.flush_seconds.add(self._clock.monotonic() - began)
         with self._lock:
             if truncations == self.truncations:
                 self.recovery_point = max(self.recovery_point, end_offset)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ottla.clock import Clock
+from ottla.metrics import SharedHistogram
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -79,8 +80,10 @@ class LogDirectory:
         *,
         config_for: Callable[[str], LogConfig] | None = None,
         max_open_files: int | None = None,
+        flush_seconds: SharedHistogram | None = None,
     ) -> None:
         self.path = path
+        self._flush_seconds = flush_seconds
         self.logs: dict[TopicPartition, Log] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}  # as they were checkpointed, for `open`
         self.cleaned_offsets: dict[TopicPartition, int] = {}  # up to where each log is compacted
@@ -319,6 +322,7 @@ class LogDirectory:
             failure=failure,
         )
         log.on_lower_recovery_point = self._checkpoint_recovery_points
+        log.flush_seconds = self._flush_seconds
         return log
 
     def close(

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.connection import TURN_SECONDS, Connection
 from ottla.broker.dispatch import PRODUCE, Dispatcher, RequestContext
 from ottla.broker.request_scheduler import RequestScheduler
@@ -40,9 +41,8 @@ def test_pipelined_requests_leave_turns_to_others_by_the_time_they_take(seconds:
             counting[0] = loop.call_soon(count)
 
         watchdog = Watchdog(loop, lambda: time)
-        dispatcher = Dispatcher(
-            cast(Any, None), {PRODUCE: slow}, RequestScheduler(loop, lambda: time, watchdog), watchdog
-        )
+        scheduler = RequestScheduler(loop, lambda: time, watchdog)
+        dispatcher = Dispatcher(cast(Any, None), {PRODUCE: slow}, scheduler, watchdog, BrokerMetrics())
         host = Host(lambda _: None, scratch=65_536)
         host.now = lambda: time  # type: ignore[method-assign]
         host.dispatch = dispatcher  # type: ignore[method-assign]
