@@ -248,19 +248,14 @@ class Partition:
     ) -> PartitionRead:
         """What a consumer may see from `offset` on: below the high watermark, or the last stable offset.
 
-        NotInMemory when the disk would have to be waited for and `wait` is False.
+        OFFSET_OUT_OF_RANGE outside of the log. NotInMemory when the disk would have to be waited for and
+        `wait` is False.
         """
         log = self.log
         high_watermark = self.state.high_watermark
         stable = log.last_stable_offset(high_watermark)
         limit = stable if committed_only else high_watermark
-        if not log.log_start_offset <= offset <= log.end_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside of {self.topic}-{self.index}, "
-                f"which holds {log.log_start_offset} to {log.end_offset}",
-            )
-        records = log.read(offset, max_bytes, limit, at_least_one, wait=wait) if offset < limit else None
+        records = log.read(offset, max_bytes, limit, at_least_one, wait=wait)
         return PartitionRead(records, high_watermark, stable, log.log_start_offset)
 
     def delete_records_before(self, offset: int) -> int:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS, PARTITION_METADATA, encode_partition_metadata
+from ottla.storage.file_names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_name
 from ottla.storage.files import Disk
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.loaded import Loaded
@@ -22,14 +23,7 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery_report import RecoveryReport
-from ottla.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    Segment,
-    file_name,
-)
+from ottla.storage.segment import Segment
 from ottla.storage.segment_list import LogFiles
 from ottla.storage.snapshots import Snapshots
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -431,51 +430,14 @@ class Log:
             )
         if offset >= limit_offset or offset == end_offset:
             return None
-        slot = len(self._bases) - 1
-        if offset < self._bases[-1]:
-            slot = bisect_right(self._bases, offset) - 1
-        while slot < len(self._segments):
-            segment = self._segments[slot]
-            segment_end = self._bases[slot + 1] if slot + 1 < len(self._bases) else end_offset
-            try:
-                place = segment.find(offset, segment_end, wait=wait)
-                if place is None:
-                    self._check_may_be_missing(offset, segment, segment_end)
-                    slot += 1  # the last records here are compacted away: go on in the next
-                    continue
-                position, size, gap = place
-                if gap and not self.may_have_gaps:
-                    raise Damaged(position, f"offset {offset} is missing, a later batch stands in its place")
-                bound = segment.size
-                if limit_offset < segment_end:
-                    limit = segment.find(limit_offset, segment_end, wait=wait)
-                    if limit is not None:
-                        bound = limit.position
-                if position + size > bound:
-                    if position < bound:
-                        raise Damaged(position, "a batch is longer than the place it has")
-                    return None  # the batch that holds `offset` reaches beyond the limit
-                if size <= max_bytes:
-                    size = min(bound - position, max_bytes)
-                elif not at_least_one:
-                    return None
-                else:
-                    segment.check_batch_at(position + size)  # before a length that is wrong makes it huge
-                return FileSlice(segment.file, position, size)
-            except Damaged as damage:
-                raise self._go_offline(segment_damaged(self.name, segment.path, damage)) from damage
-            except OSError as problem:
-                raise disk_refused(self.name, self.folder, "read", problem) from problem
-        return None
-
-    def _check_may_be_missing(self, offset: int, segment: Segment, segment_end: int) -> None:
-        """No batch of `segment` reaches `offset`, which lies before its end: Damaged unless that may be.
-
-        Compaction removes records at the end of closed segments. The active one holds all that was appended.
-        """
-        if not self.may_have_gaps or (segment is self._segments[-1] and segment.size):
-            reason = f"the batches end before offset {offset}, but the segment ends at offset {segment_end}"
-            raise Damaged(segment.size, reason)
+        try:
+            return self._row.slice(
+                offset, max_bytes, limit_offset, end_offset, at_least_one, wait, self.may_have_gaps
+            )
+        except DamagedSegment as found:
+            raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
+        except OSError as problem:
+            raise disk_refused(self.name, self.folder, "read", problem) from problem
 
     def offset_for_timestamp(self, timestamp: int) -> OffsetAndTime | None:
         """The first record at or after the log's start whose timestamp is at least `timestamp`. May block

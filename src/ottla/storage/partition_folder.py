@@ -12,6 +12,15 @@ from pathlib import Path
 
 from ottla.storage.checkpoints import COMPACTED, LOG_STARTS, REPLICATED_GAPS
 from ottla.storage.cleaning.swap import finish_swaps
+from ottla.storage.file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    file_name,
+)
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
 from ottla.storage.loaded import REMEDY, Offline, offline_at, offline_in
 from ottla.storage.log_config import LogConfig
@@ -19,16 +28,7 @@ from ottla.storage.offset_index import CorruptIndex
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.scan import MAX_RELATIVE_OFFSET, Damaged, walk
-from ottla.storage.segment import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    Segment,
-    file_name,
-)
+from ottla.storage.segment import Segment
 from ottla.storage.segment_list import LogFiles
 from ottla.storage.snapshots import Snapshots
 

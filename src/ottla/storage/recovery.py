@@ -30,6 +30,7 @@ from ottla.storage.checkpoints import (
     RECOVERY_POINTS,
 )
 from ottla.storage.epoch_recovery import epochs_fit, epochs_from_batches, slot_of
+from ottla.storage.file_names import CLEANED_SUFFIX, DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
 from ottla.storage.loaded import REMEDY, Loaded, Offline, offline_at, offline_in
@@ -40,13 +41,7 @@ from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.replay import control_record_at, replay, restore_producers
 from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, is_unfinished, verify, walk
-from ottla.storage.segment import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    Segment,
-    file_name,
-)
+from ottla.storage.segment import Segment
 from ottla.storage.segment_list import LogFiles
 
 logger = logging.getLogger(__name__)

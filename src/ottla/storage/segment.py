@@ -19,6 +19,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ottla.protocol.batches import LENGTH_OVERHEAD
+from ottla.storage.file_names import INDEX_SUFFIX, LOG_SUFFIX, SUFFIXES, TIME_INDEX_SUFFIX, file_name
 from ottla.storage.files import Disk, File
 from ottla.storage.log_config import LogConfig
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
@@ -30,17 +31,6 @@ from ottla.storage.segment_list import SegmentFiles
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from ottla.storage.time_index import TimeIndex, floor_in_file
 from ottla.storage.validation import StampedBatch
-
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-SNAPSHOT_SUFFIX = ".snapshot"
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
-DELETED_SUFFIX = ".deleted"
-REPLACED_SUFFIX = ".replaced"  # before `.deleted`: compaction has put another segment in its place
-CLEANED_SUFFIX = ".cleaned"  # behind the others: written by compaction, not yet part of the log
-SWAP_SUFFIX = ".swap"  # whole and synced, about to take the place of others
-SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +45,6 @@ _RESERVED_AHEAD = 4 * 1024 * 1024
 _YOUNGEST_ROLLED_MS = 10_000
 _SMALLEST_ROLLED = 1024 * 1024
 REBUILD_INTERVAL = 4096  # of an index that turns out to be damaged when it is first used
-
-
-def file_name(offset: int, suffix: str) -> str:
-    return f"{offset:020d}{suffix}"
 
 
 class SegmentInfo(NamedTuple):

@@ -20,14 +20,16 @@ from typing import NamedTuple
 
 from ottla.clock import Clock
 from ottla.storage.cleaning.decisions import CleanableSegment
+from ottla.storage.file_names import DELETED_SUFFIX, REPLACED_SUFFIX, SUFFIXES
 from ottla.storage.files import Disk, File
 from ottla.storage.log_config import LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.pending_deletions import PendingDeletions
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.replay import restore_producers
+from ottla.storage.results import FileSlice
 from ottla.storage.scan import Damaged, walk
-from ottla.storage.segment import DELETED_SUFFIX, REPLACED_SUFFIX, SUFFIXES, Segment, SegmentInfo
+from ottla.storage.segment import Segment, SegmentInfo
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.time_search import TimeSearch, search_newest, search_since
 
@@ -178,6 +180,59 @@ class SegmentRow:
             yield None
         with _blaming(self.segments[-1]):
             yield search_newest(self.segments, config)
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def slice(
+        self,
+        offset: int,
+        max_bytes: int,
+        limit_offset: int,
+        end_offset: int,
+        at_least_one: bool,
+        wait: bool,
+        may_have_gaps: bool,
+    ) -> FileSlice | None:
+        """What `Log.read` answers for an offset within the log, which ends at `end_offset`."""
+        segments, bases = self.segments, self.bases
+        slot = len(bases) - 1
+        if offset < bases[-1]:
+            slot = bisect_right(bases, offset) - 1
+        while slot < len(segments):
+            segment = segments[slot]
+            segment_end = bases[slot + 1] if slot + 1 < len(bases) else end_offset
+            try:
+                place = segment.find(offset, segment_end, wait=wait)
+                if place is None:
+                    # Compaction removes records at the end of closed segments. The active one holds all that
+                    # was appended.
+                    if not may_have_gaps or (segment is segments[-1] and segment.size):
+                        reason = f"the batches end before offset {offset}, but the segment ends at offset "
+                        raise Damaged(segment.size, f"{reason}{segment_end}")
+                    slot += 1
+                    continue
+                position, size, gap = place
+                if gap and not may_have_gaps:
+                    raise Damaged(position, f"offset {offset} is missing, a later batch stands in its place")
+                bound = segment.size
+                if limit_offset < segment_end:
+                    limit = segment.find(limit_offset, segment_end, wait=wait)
+                    if limit is not None:
+                        bound = limit.position
+                if position + size > bound:
+                    if position < bound:
+                        raise Damaged(position, "a batch is longer than the place it has")
+                    return None  # the batch that holds `offset` reaches beyond the limit
+                if size <= max_bytes:
+                    size = min(bound - position, max_bytes)
+                elif not at_least_one:
+                    return None
+                else:
+                    segment.check_batch_at(position + size)  # before a length that is wrong makes it huge
+                return FileSlice(segment.file, position, size)
+            except Damaged as damage:
+                raise DamagedSegment(segment.path, damage) from damage
+        return None
 
     # -- growing -------------------------------------------------------------------------------------
 

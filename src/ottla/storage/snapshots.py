@@ -11,9 +11,9 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
+from ottla.storage.file_names import SNAPSHOT_SUFFIX, file_name
 from ottla.storage.files import Disk, File
 from ottla.storage.producer_state import CorruptSnapshot, ProducerStates
-from ottla.storage.segment import SNAPSHOT_SUFFIX, file_name
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import pytest
 from ottla.protocol.errors import ApiError
 from ottla.storage.segment_list import LogFiles, SegmentFiles, decode, encode
 from ottla.testing.disk import FaultyDisk, MemoryDisk
-from unit.storage.logs import T0, Store, batch, from_producer, offsets
+from unit.storage.logs import T0, TOPIC_ID, Store, batch, from_producer, offsets
 
 Fill = Callable[[Store], None]
 
@@ -141,3 +141,27 @@ def test_the_list_survives_writing_and_reading() -> None:
         ("empty", 0): LogFiles(bytes(16), 0, 0, False, False, (), segments[1:]),
     }
     assert decode(encode(logs)) == logs
+
+
+@pytest.mark.parametrize("with_list", [True, False])
+@pytest.mark.parametrize("ends", ["close close", "close abandon", "abandon close", "abandon abandon"])
+def test_empty_and_short_logs_give_no_warning_over_two_starts(
+    ends: str, with_list: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store()
+    for partition in range(1, 50):
+        store.directory.create("topic", partition, TOPIC_ID, store.config)
+    store.log.append(batch(3), 0)
+    for end in ends.split():
+        getattr(store.directory, end)()
+        if not with_list:
+            store.disk.remove(store.path / "segments-checkpoint")
+        store._open()
+        for log in store.directory.logs.values():
+            log.offset_for_timestamp(T0)
+            log.max_timestamp()
+            log.apply_retention(log.end_offset)
+    for log in store.directory.logs.values():
+        log.append(batch(1, value=b"x" * 10_000), 0)
+    store.directory.close()
+    assert [line for line in caplog.messages if "index" in line] == []

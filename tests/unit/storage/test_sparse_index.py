@@ -6,11 +6,12 @@ from itertools import pairwise
 
 import pytest
 
+from ottla.storage.file_names import INDEX_SUFFIX
 from ottla.storage.inspect import inspect_index
 from ottla.storage.log import Log
 from ottla.storage.offset_index import OffsetIndex
 from ottla.storage.results import FileSlice, NotInMemory
-from ottla.storage.segment import INDEX_SUFFIX, Segment
+from ottla.storage.segment import Segment
 from unit.storage.logs import Store, batch, offsets
 
 HUGE = 2**31 - 1

@@ -41,11 +41,12 @@ from ottla.storage.cleaning.rules import (
     must_leave_header,
 )
 from ottla.storage.cleaning.throttle import Throttle
+from ottla.storage.file_names import CLEANED_SUFFIX, LOG_SUFFIX, file_name
 from ottla.storage.files import Disk
 from ottla.storage.log_config import LogConfig
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.open_segments import OpenSegments
-from ottla.storage.segment import CLEANED_SUFFIX, LOG_SUFFIX, Segment, file_name
+from ottla.storage.segment import Segment
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from ottla.storage.validation import StampedBatch
 

@@ -23,9 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ottla.storage.cleaning.job import CleanedSegment
-from ottla.storage.files import Disk
-from ottla.storage.scan import walk
-from ottla.storage.segment import (
+from ottla.storage.file_names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -33,9 +31,11 @@ from ottla.storage.segment import (
     SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
-    Segment,
     file_name,
 )
+from ottla.storage.files import Disk
+from ottla.storage.scan import walk
+from ottla.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
