@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -29,6 +29,7 @@ from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_environment import BrokerGroupEnvironment
 from ottla.broker.handlers import HANDLERS, advertised_by
+from ottla.broker.image_follower import ImageChange, ImageFollower
 from ottla.broker.inspections import Inspections
 from ottla.broker.limits import (
     client_memory_limits,
@@ -37,11 +38,11 @@ from ottla.broker.limits import (
     limits_of,
     topic_defaults,
 )
+from ottla.broker.local_partitions import LocalPartitions
 from ottla.broker.log_starts import LogStarts
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.page_cache import Done
-from ottla.broker.portions import in_portions
 from ottla.broker.request_scheduler import RequestScheduler, Steps
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
@@ -54,8 +55,6 @@ from ottla.cluster.image import (
     TOPIC_CONFIG,
     BrokerNode,
     ClusterImage,
-    ImageDelta,
-    difference,
 )
 from ottla.cluster.layout import frees_space
 from ottla.cluster.registration import Registration
@@ -77,9 +76,6 @@ from ottla.storage.results import NotInMemory
 logger = logging.getLogger("ottla.broker")
 
 REGISTRY_FILE = "registry.sqlite"
-_FOLLOW_AGAIN_SECONDS = 1.0
-_ADOPTED_AT_A_TIME = 50
-"""Topics that are taken over before clients have a turn; a change of broker settings concerns all topics."""
 T = TypeVar("T")
 
 
@@ -107,13 +103,11 @@ class Broker:
         self._sockets: Sockets = sockets or SystemSockets()
         self._make_registry = registry or self._registry_in_data_folder
         self.node_id: int = config["node.id"]
-        self.image = ClusterImage()
         self.advertised = advertised_by(HANDLERS)
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
         self.host = ""
         self.port = 0
-        self._versions: dict[asyncio.Future[None], int] = {}
-        self._taking = asyncio.Lock()  # what changes the partitions of this broker goes one by one
+        self.follower = ImageFollower([], [])
 
     @property
     def bootstrap_servers(self) -> str:
@@ -149,7 +143,6 @@ class Broker:
         self.inspections = Inspections(Backlog(inspection_memory(self.config)), self._loop.time)
         self.lookups = Lookups(self._loop.time)
         self._maintenance = Maintenance(self)
-        self._follower: asyncio.Task[None] | None = None
         self._leaving = AsyncExitStack()
         path = Path(self.config.log_dir)
         # What topics say is known only when the cluster has been joined. Until then this must be right.
@@ -190,6 +183,11 @@ class Broker:
             account=self.client_memory,
             rebalance_seconds=self.metrics.rebalance_seconds,
         )
+        self._partitions = LocalPartitions(self.replicas, self.cleaning, self._topic_config, self.in_thread)
+        self.follower = ImageFollower(
+            [self._partitions.drop_deleted, self._take_settings, self._partitions.adopt_changed],
+            [self._tell_groups],
+        )
         try:
             await self._start()
         except BaseException:
@@ -206,7 +204,7 @@ class Broker:
             if report.is_remarkable:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
         await self._join_cluster()
-        self._follower = self._loop.create_task(self._follow(), name="image-follower")
+        self.follower.start(self.controller.feed)
         self._maintenance.start()
         self.cleaning.start()
         self._server.serve()
@@ -238,19 +236,23 @@ class Broker:
         )
         self._leaving.push_async_callback(self.controller.stop)
         await self.controller.start()
+        if not self.controller.image.version:
+            # The session of this broker's last run is still the controller until it expires.
+            logger.info("broker %d waits until the registry has ended an earlier session", self.node_id)
+            await self.controller.feed.after(0)
         self._check_belongs_here(self.controller.image.cluster_id)
-        await self._face_losses()
+        await self._handle_unclean_shutdown()
         node = BrokerNode(self.node_id, self.host, self.port, rack=self.config["broker.rack"])
         registration = Registration(self._registry, node)
         self._leaving.push_async_callback(registration.stop)
         await registration.start()
         while self.node_id not in self.image.brokers:
-            await self._take(await self.controller.feed.after(self.image.version))
+            await self.follower.take_next(self.controller.feed)
 
-    async def _face_losses(self) -> None:
-        """After a loss of power: begin new reigns, so that nobody takes new records for those he has read.
+    async def _handle_unclean_shutdown(self) -> None:
+        """After a loss of power: begin new leader epochs, by which consumers tell new records from lost ones.
 
-        Where that cannot be written down now, the next start tries again.
+        Where that cannot be written now, the next start tries again.
         """
         if self.directory.may_have_lost:
             begun = (await self.controller.raise_leader_epochs(self.node_id)).results
@@ -331,9 +333,7 @@ class Broker:
         self._threads.shutdown()
 
     async def _leave_cluster(self) -> None:
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        await self.follower.stop()
         try:
             await self._leaving.aclose()
         except RegistryError as error:
@@ -354,83 +354,30 @@ class Broker:
 
     # -- following the cluster image ----------------------------------------------------------------------
 
+    @property
+    def image(self) -> ClusterImage:
+        return self.follower.image
+
     async def caught_up(self, version: int) -> None:
-        """Return when this broker has taken over the image of `version`, so that clients see its effect."""
-        if self.image.version >= version:
-            return
-        reached: asyncio.Future[None] = self._loop.create_future()
-        self._versions[reached] = version
-        try:
-            await reached
-        finally:
-            self._versions.pop(reached, None)
+        """Return when the image of `version` counts here, so that clients see its effect."""
+        await self.follower.caught_up(version)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        topic = self.image.topics_by_id.get(topic_id)
-        return topic.name if topic else None
+        return self.follower.topic_name(topic_id)
 
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self._take(await self.controller.feed.after(self.image.version))
-            except Exception:
-                logger.exception(
-                    "cannot follow the cluster from image %d on; trying again", self.image.version
-                )
-                await asyncio.sleep(_FOLLOW_AGAIN_SECONDS)
+    async def _tell_groups(self, change: ImageChange) -> None:
+        self._follow_groups(change.image)
+        if change.deleted_topics:
+            await self.groups.forget_topics(change.deleted_topics)
 
-    async def _take(self, news: ImageDelta | ClusterImage) -> None:
-        """Take over an image. What fails half way is done once more, from its start."""
-        async with self._taking:
-            await self._take_alone(news)
-
-    async def _take_alone(self, news: ImageDelta | ClusterImage) -> None:
-        old = self.image
-        if isinstance(news, ImageDelta):
-            delta, image = news, old.apply(news)
-        else:
-            delta, image = difference(old, news), news
-        if not old.version:
-            for stray in await self.in_thread(partial(self.replicas.set_strays_aside, image.topics)):
-                logger.warning(
-                    "the cluster does not know %s: its log is kept as %s.*-stray for 7 days, then deleted",
-                    stray,
-                    stray,
-                )
-        gone = [
-            name
-            for name, topic in delta.topics.items()
-            if name in old.topics and (topic is None or topic.id != old.topics[name].id)
-        ]
-        await self.cleaning.release(gone)
-        await self.replicas.drop(gone)
-        for name in gone:
-            self.cleaning.forget(name)
-        changed = [image.topics[n] for n in {**delta.topics, **delta.partitions} if n in image.topics]
-        if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
-            self._configure(image)
-            changed = list(image.topics.values())
-        config_of = partial(self._topic_config, image)
-        if changed:
-            await self.in_thread(partial(self.replicas.prepare, changed, config_of))
-            for some in in_portions(changed, _ADOPTED_AT_A_TIME):
-                self.replicas.adopt(some, config_of)
-                await asyncio.sleep(0)
-        for kind, name in delta.configs:
-            if kind == TOPIC_CONFIG and name in image.topics:
-                self.replicas.configure(name, config_of(name))
-        self.image = image
-        await self._follow_groups(gone)
-        for reached, version in self._versions.items():
-            if version <= image.version and not reached.done():
-                reached.set_result(None)
-
-    async def _follow_groups(self, gone: Collection[str] = ()) -> None:
-        """Tell the group coordinator which of its partitions are led here, and which topics are gone."""
-        topic = self.image.topics.get(OFFSETS_TOPIC)
+    def _follow_groups(self, image: ClusterImage) -> None:
+        """Tell the group coordinator which of its partitions are led here."""
+        topic = image.topics.get(OFFSETS_TOPIC)
         self.groups.follow(len(topic.partitions) if topic else 0, self.replicas.led(OFFSETS_TOPIC))
-        if gone:
-            await self.groups.forget_topics(gone)
+
+    async def _take_settings(self, change: ImageChange) -> None:
+        if any(kind == BROKER_CONFIG for kind, _ in change.delta.configs):
+            self._configure(change.image)
 
     def _configure(self, image: ClusterImage) -> None:
         """Settings of all brokers or of this one were changed at run time, now or before this start."""
@@ -457,11 +404,6 @@ class Broker:
         self._maintenance.make_room()
 
     async def make_missing_logs(self) -> None:
-        """Try again to make logs that could not be made, for example because the disk was full."""
-        async with self._taking:  # a topic may not be deleted while its log is being made
-            missing = [t for name in self.replicas.missing() if (t := self.image.topics.get(name))]
-            if missing:
-                config_of = partial(self._topic_config, self.image)
-                await self.in_thread(partial(self.replicas.prepare, missing, config_of))
-                self.replicas.adopt(missing, config_of)
-            await self._follow_groups()
+        async with self.follower.changing:  # a topic may not be deleted while its log is being made
+            await self._partitions.make_missing(self.image)
+            self._follow_groups(self.image)
