@@ -142,7 +142,6 @@ class Broker:
         self.creation_rate = CreationRate()
         self.inspections = Inspections(Backlog(inspection_memory(self.config)), self._loop.time)
         self.lookups = Lookups(self._loop.time)
-        self._maintenance = Maintenance(self)
         self._leaving = AsyncExitStack()
         path = Path(self.config.log_dir)
         # What topics say is known only when the cluster has been joined. Until then this must be right.
@@ -162,8 +161,30 @@ class Broker:
             self.node_id, self.directory, self.purgatory, self.in_thread, self._write_in_thread
         )
         self.metrics.add_gauges(self._server, self.watchdog.counts, self.purgatory, self.replicas)
-        self.cleaning = Cleaning(self)
-        self.space = Space(self)
+        self.space = Space(
+            path,
+            self.clock,
+            self.directory.space,
+            lambda: self.config["log.dir.min.free.bytes"],
+            lambda: self._maintenance.make_room(),
+        )
+        self._maintenance = Maintenance(
+            lambda: self.config, self.clock, self.replicas, self.directory, self.space, self.in_thread
+        )
+        self._maintenance.add("making missing logs", lambda: 5.0, self._make_missing_logs)
+        self._maintenance.add(
+            "forgetting offsets",
+            self._maintenance.seconds("offsets.retention.check.interval.ms"),
+            self._expire_offsets,
+        )
+        self.cleaning = Cleaning(
+            lambda: self.config,
+            self.directory,
+            self.disk,
+            self.clock,
+            self.replicas,
+            self.space.free_above_mark,
+        )
         self.group_environment = BrokerGroupEnvironment(
             clock=self.clock,
             image=lambda: self.image,
@@ -399,11 +420,10 @@ class Broker:
         """Have a part of a file read into memory by a thread."""
         self._server.read_ahead(missing.file, missing.position, missing.length, done)
 
-    def make_room(self) -> None:
-        """Space is short: let retention do now what it would do later."""
-        self._maintenance.make_room()
+    async def _expire_offsets(self) -> None:
+        await self.groups.expire_offsets()
 
-    async def make_missing_logs(self) -> None:
+    async def _make_missing_logs(self) -> None:
         async with self.follower.changing:  # a topic may not be deleted while its log is being made
             await self._partitions.make_missing(self.image)
             self._follow_groups(self.image)

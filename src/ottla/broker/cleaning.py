@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ottla.clock import Clock
+from ottla.config.values import BrokerConfig
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition import Partition
 from ottla.storage.checkpoints import TopicPartition
@@ -27,11 +29,9 @@ from ottla.storage.cleaning.cleaner import Cleaner, CleanerSettings
 from ottla.storage.cleaning.job import CleaningJob, Outcomes, Progress, run
 from ottla.storage.cleaning.state import CleaningState
 from ottla.storage.cleaning.worker import CleanerProcess
-from ottla.storage.files import RealDisk
+from ottla.storage.files import Disk, RealDisk
 from ottla.storage.log import Log
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
+from ottla.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("ottla.cleaner")
 
@@ -42,16 +42,29 @@ _FREE_WHEN_IDLE = 30.0  # seconds after which a process without work is let go
 
 
 class Cleaning:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    """`config` gives the settings of the broker as they are now; `free_space` what a pass may write."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        directory: LogDirectory,
+        disk: Disk,
+        clock: Clock,
+        partitions: Iterable[Partition],
+        free_space: Callable[[], int | None],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._partitions = partitions
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving: list[asyncio.Task[None]] = []  # cancelled, and finishing a step
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="ottla-cleaner")
         self._processes: list[CleanerProcess] = []
         self._wake = asyncio.Event()
-        self.cleaner = Cleaner(broker.directory, broker.disk, broker.clock, run_job=self._run_job)
-        self.cleaner.free_space = self._room
-        self._in_process = isinstance(broker.disk, RealDisk)
+        self.cleaner = Cleaner(directory, disk, clock, run_job=self._run_job)
+        self.cleaner.free_space = free_space
+        self._in_process = isinstance(disk, RealDisk)
         self._local_process: dict[str, CleanerProcess] = {}  # by the name of the log they work on
         self._released: set[str] = set()  # topics that are being deleted
         self._ended = asyncio.Event()  # a pass has come to its end
@@ -64,7 +77,7 @@ class Cleaning:
 
     def configure(self) -> None:
         """As many tasks as `log.cleaner.threads` says now."""
-        config = self._broker.config
+        config = self._config()
         count = config["log.cleaner.threads"] if config["log.cleaner.enable"] else 0
         loop = asyncio.get_running_loop()
         while len(self._tasks) < count:
@@ -134,7 +147,7 @@ class Cleaning:
     # -- the work -----------------------------------------------------------------------------------------
 
     def _settings(self) -> CleanerSettings:
-        config = self._broker.config
+        config = self._config()
         share = config["log.cleaner.dedupe.buffer.size"] // max(config["log.cleaner.threads"], 1)
         return CleanerSettings(
             max(share, _SMALLEST_MEMORY),
@@ -142,14 +155,8 @@ class Cleaning:
             config["log.cleaner.io.max.bytes.per.second"] / max(config["log.cleaner.threads"], 1),
         )
 
-    def _room(self) -> int | None:
-        """What is free above the mark that is kept back."""
-        space = self._broker.space
-        space.look()
-        return space.free - space.mark if space.mark else None
-
     async def _work(self, process: CleanerProcess) -> None:
-        clock = self._broker.clock
+        clock = self._clock
         idle_since = clock.monotonic()
         while True:
             try:
@@ -181,7 +188,7 @@ class Cleaning:
         return True
 
     async def _rest(self) -> None:
-        seconds = max(self._broker.config["log.cleaner.backoff.ms"], 50) / 1000
+        seconds = max(self._config()["log.cleaner.backoff.ms"], 50) / 1000
         self._wake.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -191,10 +198,10 @@ class Cleaning:
 
     async def _choose(self) -> tuple[Log, int] | None:
         """The log to clean next. With many partitions the looking itself gives the loop back now and then."""
-        clock = self._broker.clock
+        clock = self._clock
         logs = []
         since = clock.monotonic()
-        for partition in self._broker.replicas:
+        for partition in self._partitions:
             log = partition.log
             if not log.config.is_compacted or log.topic in self._released:
                 continue
@@ -236,5 +243,5 @@ class Cleaning:
     def _run_job(self, job: CleaningJob, progress: Progress) -> Outcomes:
         """A disk that is not the machine's own is known in this process only."""
         if not self._in_process:
-            return run(job, self._broker.disk, progress=progress)
+            return run(job, self._disk, progress=progress)
         return self._local_process[job.name].run(job, progress)

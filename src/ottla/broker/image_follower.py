@@ -76,8 +76,10 @@ class ImageFollower:
         self._task = asyncio.get_running_loop().create_task(self._follow(feed), name="image-follower")
 
     async def stop(self) -> None:
+        """A change under way is finished first: threads may be making logs for it."""
         if self._task is not None:
-            self._task.cancel()
+            async with self.changing:
+                self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 

@@ -10,14 +10,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ottla.broker.space import Space
+from ottla.clock import Clock
+from ottla.config.values import BrokerConfig
 from ottla.protocol.errors import ApiError
 from ottla.replication.partition import Partition
+from ottla.replication.replicas import Replicas
+from ottla.storage.log_directory import LogDirectory
 from ottla.storage.producer_state import fair_limit
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 logger = logging.getLogger("ottla.maintenance")
 
@@ -39,13 +40,31 @@ class _Chore:
     due: float = 0.0
 
 
+InThread = Callable[[Callable[[], object]], Awaitable[object]]
+
+
 class Maintenance:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    """`config` gives the settings of the broker as they are now."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        clock: Clock,
+        replicas: Replicas,
+        directory: LogDirectory,
+        space: Space,
+        in_thread: InThread,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._replicas = replicas
+        self._directory = directory
+        self._space = space
+        self._in_thread = in_thread
         self._task: asyncio.Task[None] | None = None
         self._making_room: asyncio.Task[None] | None = None
         self._made_room_at = float("-inf")
-        ms = self._seconds
+        ms = self.seconds
         self._chores = [
             _Chore("retention", ms("log.retention.check.interval.ms"), self._retain),
             _Chore("flushing", self._flush_interval, self._flush),
@@ -55,13 +74,15 @@ class Maintenance:
             ),
             _Chore("counting producers", lambda: _COUNT_PRODUCERS, self._bound_producers),
             _Chore("removing deleted files", lambda: 15.0, self._remove_deleted),
-            _Chore("making missing logs", lambda: 5.0, self._make_missing),
             _Chore("looking at the free space", lambda: 5.0, self._look_at_space),
-            _Chore("forgetting offsets", ms("offsets.retention.check.interval.ms"), self._expire_offsets),
         ]
 
+    def add(self, name: str, interval: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
+        """A chore of another part of the broker, with the seconds between two runs. Before `start`."""
+        self._chores.append(_Chore(name, interval, work))
+
     def start(self) -> None:
-        now = self._broker.clock.monotonic()
+        now = self._clock.monotonic()
         for chore in self._chores:
             chore.due = now + chore.interval()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
@@ -74,7 +95,7 @@ class Maintenance:
         self._task = None
 
     async def _run(self) -> None:
-        clock = self._broker.clock
+        clock = self._clock
         while True:
             next_chore = min(self._chores, key=lambda chore: chore.due)
             await asyncio.sleep(max(next_chore.due - clock.monotonic(), 0.0))
@@ -86,11 +107,11 @@ class Maintenance:
                 logger.exception("%s failed by a defect of ours; trying again later", next_chore.name)
             next_chore.due = clock.monotonic() + next_chore.interval()
 
-    def _seconds(self, key: str) -> Callable[[], float]:
-        return lambda: max(int(self._broker.config[key]), 50) / 1000
+    def seconds(self, key: str) -> Callable[[], float]:
+        return lambda: max(int(self._config()[key]), 50) / 1000
 
     def _partitions(self) -> Iterator[Partition]:
-        return (partition for partition in self._broker.replicas if partition.log.failure is None)
+        return (partition for partition in self._replicas if partition.log.failure is None)
 
     async def _each_partition(self, work: Callable[[Partition], object]) -> None:
         """A partition that fails is told of and passed over: those behind it have a right to their turn."""
@@ -104,22 +125,21 @@ class Maintenance:
 
     def make_room(self) -> None:
         """Bring retention forward. At most one round at a time, and not one right behind the other."""
-        now = self._broker.clock.monotonic()
+        now = self._clock.monotonic()
         is_due = now - self._made_room_at >= _MAKE_ROOM_AGAIN
         if self._making_room is None and is_due and self._task is not None:
             self._making_room = asyncio.get_running_loop().create_task(self._make_room(), name="making room")
 
     async def _make_room(self) -> None:
-        broker = self._broker
         try:
             await self._retain()
-            await broker.in_thread(broker.directory.delete_all_pending)
+            await self._in_thread(self._directory.delete_all_pending)
         except (OSError, ApiError) as error:
             logger.error("making room failed: %s; trying again later", error)
         finally:
-            self._made_room_at = broker.clock.monotonic()
+            self._made_room_at = self._clock.monotonic()
             self._making_room = None
-        broker.space.look()
+        self._space.look()
 
     # -- the chores ---------------------------------------------------------------------------------------
 
@@ -128,26 +148,25 @@ class Maintenance:
 
     def _flush_interval(self) -> float:
         """Looked at often only while a topic asks for it: most leave flushing to the operating system."""
-        soonest = min((p.log.config.flush_ms for p in self._broker.replicas), default=3_600_000)
+        soonest = min((p.log.config.flush_ms for p in self._replicas), default=3_600_000)
         return min(max(soonest / 2, 50), 15_000) / 1000
 
     async def _flush(self) -> None:
         await self._each_partition(Partition.flush_if_due)
 
     async def _checkpoint(self) -> None:
-        broker = self._broker
-        marks = {(p.topic, p.index): p.high_watermark for p in broker.replicas}
-        await broker.in_thread(lambda: broker.directory.checkpoint(marks))
+        marks = {(p.topic, p.index): p.high_watermark for p in self._replicas}
+        await self._in_thread(lambda: self._directory.checkpoint(marks))
 
     async def _expire_producers(self) -> None:
-        now_ms = self._broker.clock.now_ms()
-        after_ms = self._broker.config["producer.id.expiration.ms"]
+        now_ms = self._clock.now_ms()
+        after_ms = self._config()["producer.id.expiration.ms"]
         await self._each_partition(lambda partition: partition.log.expire_producers(now_ms, after_ms))
 
     async def _bound_producers(self) -> None:
         counts: list[int] = []
         await self._each_partition(lambda partition: counts.append(len(partition.log.producers)))
-        limit = fair_limit(counts, self._broker.config["producer.id.max.per.broker"])
+        limit = fair_limit(counts, self._config()["producer.id.max.per.broker"])
         if limit is None:
             return
         gone: list[int] = []
@@ -156,23 +175,16 @@ class Maintenance:
             "%d idempotent producers are remembered, producer.id.max.per.broker allows %d: forgot the %d "
             "that were silent for longest, in partitions with more than %d of them",
             sum(counts),
-            self._broker.config["producer.id.max.per.broker"],
+            self._config()["producer.id.max.per.broker"],
             sum(gone),
             limit,
         )
 
     async def _remove_deleted(self) -> None:
-        broker = self._broker
-        await broker.in_thread(broker.directory.delete_pending)
+        await self._in_thread(self._directory.delete_pending)
 
     async def _look_at_space(self) -> None:
-        self._broker.space.look()
-
-    async def _make_missing(self) -> None:
-        await self._broker.make_missing_logs()
-
-    async def _expire_offsets(self) -> None:
-        await self._broker.groups.expire_offsets()
+        self._space.look()
 
 
 def _retain_one(partition: Partition) -> None:

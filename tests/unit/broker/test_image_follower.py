@@ -73,6 +73,29 @@ def test_a_change_that_failed_is_handed_to_all_listeners_again(monkeypatch: pyte
     asyncio.run(main())
 
 
+def test_a_change_under_way_is_finished_before_the_follower_stops() -> None:
+    async def main() -> None:
+        feed = ImageFeed()
+        began, go_on = asyncio.Event(), asyncio.Event()
+        finished: list[bool] = []
+
+        async def slow(change: ImageChange) -> None:
+            began.set()
+            await go_on.wait()
+            finished.append(True)
+
+        follower = ImageFollower([slow], [])
+        follower.start(feed)
+        feed.reset(replace(ClusterImage(), version=1))
+        await asyncio.wait_for(began.wait(), PATIENCE)
+        stopping = asyncio.create_task(follower.stop())
+        asyncio.get_running_loop().call_soon(go_on.set)
+        await asyncio.wait_for(stopping, PATIENCE)
+        assert finished == [True]
+
+    asyncio.run(main())
+
+
 def test_a_broker_that_restarts_within_its_registry_session_waits_for_the_image(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
