@@ -102,6 +102,19 @@ class Partition:
         return self.state.high_watermark
 
     @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings of its topic."""
+        return self.log.config
+
+    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest epoch up to `leader_epoch` in the log, and the offset behind its last record."""
+        return self.log.leader_epochs.end_offset_for(leader_epoch, self.log.end_offset)
+
+    @property
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset(self.state.high_watermark)
 

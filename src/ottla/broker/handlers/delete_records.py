@@ -85,7 +85,7 @@ def _not_written(response: DeleteRecordsResponse) -> Steps[DeleteRecordsResponse
 def _delete(broker: Broker, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
         partition = broker.replicas.leader(topic, wanted.partition_index)
-        if not partition.log.config.is_deleted:
+        if not partition.config.is_deleted:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         low = partition.delete_records_before(wanted.offset)
     except ApiError as error:

@@ -281,9 +281,7 @@ class _Fetch:
         try:
             partition = self._partition(want)
             if want.last_fetched_epoch >= 0:
-                epoch, end = partition.log.leader_epochs.end_offset_for(
-                    want.last_fetched_epoch, partition.log.end_offset
-                )
+                epoch, end = partition.end_of_epoch(want.last_fetched_epoch)
                 if epoch < 0:
                     raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 if epoch < want.last_fetched_epoch or end < want.fetch_offset:
@@ -291,7 +289,7 @@ class _Fetch:
                         partition_index=want.partition,
                         high_watermark=partition.high_watermark,
                         last_stable_offset=partition.last_stable_offset,
-                        log_start_offset=partition.log.log_start_offset,
+                        log_start_offset=partition.log_start_offset,
                         diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end),
                         aborted_transactions=[] if self._committed_only else None,
                         records=b"",

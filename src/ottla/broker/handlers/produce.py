@@ -259,7 +259,7 @@ def _append(
     try:
         partition = _leader(broker, topic, data.index, request.acks)
         records = _one_batch(data.records, request.transactional_id, context.header.api_version)
-        log_start = partition.log.log_start_offset
+        log_start = partition.log_start_offset
         broker.space.admit(len(records))
         if not partition.writes_in_thread(len(records)):
             info = partition.append(records, only_small=True)
@@ -368,7 +368,7 @@ async def _append_one_late(
     while True:
         try:
             partition = check()
-            log_start = partition.log.log_start_offset
+            log_start = partition.log_start_offset
             if partition.writes_in_thread(len(records)):
                 info = await partition.append_in_thread(records, check, prepared_under=prepared_under)
             else:
@@ -380,12 +380,12 @@ async def _append_one_late(
             )
             if held is None:
                 return _refusal(one.index, ApiError(ErrorCode.REQUEST_TIMED_OUT, _TOO_MUCH_WAITS), log_start)
-            prepared_under = partition.log.config
+            prepared_under = partition.config
         except ApiError as error:
             return _refusal(one.index, error, log_start)
         try:
             records = await broker.inspections.prepare(
-                held, prepared_under, broker.clock.now_ms(), partition.log.name
+                held, prepared_under, broker.clock.now_ms(), f"{one.topic}-{one.index}"
             )
         except ApiError as error:
             return _refusal(one.index, error, log_start)
