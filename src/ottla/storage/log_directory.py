@@ -123,7 +123,8 @@ class LogDirectory:
             self._disk.remove(self.path / CLEAN_SHUTDOWN)
             self._disk.sync_folder(self.path)
         boot_id = self._disk.boot_id()
-        self._power_lost = not boot_id or self._checkpoints.read_boot_id() != boot_id
+        last_boot_id = self._checkpoints.read_boot_id()
+        self._power_lost = not boot_id or last_boot_id != boot_id
         if note_boot:
             self.note_boot()
         self._closed_as = self._checkpoints.read_segments(is_expected=self.was_clean)
@@ -157,13 +158,11 @@ class LogDirectory:
             if key not in recovery_points and not self._is_ours(folder):
                 logger.warning("%s holds nothing that a log has; it is left alone", folder)
                 continue
+            start = log_starts.get(key)
+            if start is None and self._power_lost and last_boot_id and key not in recovery_points:
+                start = 0  # it was created after the last checkpoints, and nothing of it was deleted since
             reports.append(
-                self._load(
-                    key,
-                    folder,
-                    recovery_point=recovery_points.get(key, 0),
-                    log_start_offset=log_starts.get(key),
-                )
+                self._load(key, folder, recovery_point=recovery_points.get(key, 0), log_start_offset=start)
             )
         self._write_segments()
         self._lower_high_watermarks()

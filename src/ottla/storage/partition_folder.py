@@ -188,8 +188,12 @@ class PartitionFolder:
             try:
                 if before is not None and self.end_of(before) > empty.base_offset:
                     self.remove_segment(empty)
-            except Damaged as damage:
-                raise offline_at(before or empty, damage) from damage
+            except (Damaged, Offline) as problem:
+                if self._power_lost:
+                    continue  # what was not synced may be anything; recovery cuts the log there
+                if isinstance(problem, Damaged):
+                    raise offline_at(before or empty, problem) from problem
+                raise
 
     def rebuild_missing_indexes(self, segment: Segment) -> None:
         wanted = [file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]

@@ -1,5 +1,6 @@
 """Opening what a crash, a clean stop or a damaged disk left."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.producer_state import DEFAULT_LIMIT
 from ottla.testing.disk import FaultyDisk, MemoryDisk
-from unit.storage.logs import Store, batch, from_producer, offsets, read_all
+from unit.storage.logs import Store, batch, from_producer, offsets, read_all, values
 
 FIRST = "00000000000000000000"
 
@@ -401,7 +402,7 @@ class TestFirstSegmentLostWithThePower:
         assert "is missing" in store.log.failure.message
 
     def test_a_snapshot_that_is_left_of_lost_segments_keeps_nothing_from_opening(self) -> None:
-        """Nothing was checkpointed before the loss, so what is left is all that is known of the log."""
+        """Nothing was checkpointed before the loss, so nothing was deleted: what is left is no beginning."""
         store = filled()
         store.directory.abandon()
         names = sorted(store.files(".log"))
@@ -415,7 +416,7 @@ class TestFirstSegmentLostWithThePower:
         store.directory._checkpoint_recovery_points()
         log = store.crash()
         assert log.failure is None
-        assert (log.log_start_offset, log.end_offset) == (int(names[-1].split(".")[0]), 60)
+        assert (log.log_start_offset, log.end_offset) == (0, 0)
 
 
 @pytest.mark.parametrize("way", ["crash", "reopen"])
@@ -450,3 +451,26 @@ def test_after_a_start_the_producers_that_wrote_last_are_kept(way: str) -> None:
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize("flushed", [0, 12])
+def test_a_loss_of_power_leaves_a_beginning_of_the_log_in_any_case(flushed: int) -> None:
+    """Of segments that were not synced any may be missing, empty or hold zeros. What was synced is there."""
+    written = [b"value %d" % number for number in range(30)]
+    lengths = set()
+    for seed in range(150):
+        store = Store(segment_bytes=600, index_interval_bytes=0)
+        for number, value in enumerate(written, start=1):
+            store.log.append(batch(1, value=value), 0)
+            if number == flushed:
+                store.log.flush()
+                store.directory.checkpoint()
+        store.directory.abandon()
+        store.disk.lose_power(Random(seed))
+        log = store.crash()
+        assert log.failure is None, f"seed {seed}: {log.failure}"
+        found = values(log)
+        assert found == written[: len(found)], f"seed {seed}"
+        assert len(found) >= flushed, f"seed {seed}"
+        lengths.add(len(found))
+    assert len(lengths) > 2, "power was lost in the same place each time"
