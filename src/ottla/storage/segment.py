@@ -590,8 +590,8 @@ class Segment:
         for position, base_offset, header in batches:
             last_offset = base_offset + header.last_offset_delta
             position += start
-            size = header.batch_length + LENGTH_OVERHEAD
-            self.note_batch(position, last_offset, header.max_timestamp, size, interval)
+            batch_size = header.batch_length + LENGTH_OVERHEAD
+            self.note_batch(position, last_offset, header.max_timestamp, batch_size, interval)
             tail_last.append(last_offset)
             tail_positions.append(position)
         if start == 0:

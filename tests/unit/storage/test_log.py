@@ -45,6 +45,17 @@ class TestAppending:
         assert store.files(".log") == {"00000000000000000000.log": bytes(data)}
         assert read_header(data).leader_epoch == 4
 
+    def test_several_batches_of_one_append_lie_behind_each_other_and_before_the_next(
+        self, store: Store
+    ) -> None:
+        """Of different sizes: the last one's size is not the size of them all."""
+        for base in (0, 6):
+            parts = [batch(3, value=b"long" * 20), batch(2, value=b"longer" * 9), batch(1, value=b"s")]
+            store.log.append(memoryview(bytearray(b"".join(parts))), 0)
+            assert offsets(store.log) == list(range(base + 6))
+        store.crash()
+        assert offsets(store.log) == list(range(12))
+
     def test_a_retry_writes_nothing_and_is_answered_with_the_first_offsets(self, log: Log) -> None:
         log.append(batch(5), 0)
         log.append(from_producer(0, 3), 0)
