@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ottla.testing.in_process import InProcessBroker
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
