@@ -166,7 +166,7 @@ class Broker:
             self.clock,
             self.directory.space,
             lambda: self.config["log.dir.min.free.bytes"],
-            lambda: self._maintenance.make_room(),
+            lambda: self._maintenance.free_space(),
         )
         self._maintenance = Maintenance(
             lambda: self.config, self.clock, self.replicas, self.directory, self.space, self.in_thread
@@ -303,9 +303,9 @@ class Broker:
         unclaimed = [log.name for log in self.directory.logs.values() if log.size and log.topic not in topics]
         if not found and unclaimed:
             raise WrongFolder(
-                f"the data folder {self.directory.path} holds {len(unclaimed)} logs of topics that nobody "
-                f"knows, among them {unclaimed[0]}; use another folder, or put back the {META} and the "
-                f"{REGISTRY_FILE} that go with them"
+                f"the data folder {self.directory.path} holds {len(unclaimed)} logs of topics that the "
+                f"registry does not know, among them {unclaimed[0]}; use another folder, or put back the "
+                f"{META} and the {REGISTRY_FILE} that go with them"
             )
         for key, value in ours.items():
             if found.get(key, value) != value:

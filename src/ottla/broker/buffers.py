@@ -17,7 +17,8 @@ No client can hold all of it against the others (`RequestMemory`):
 * Senders that bring too few bytes while others wait are closed by the server; see `Connection.crawls`.
 
 Answers are mostly slices of files, which take no memory. The others are held until their clients take them,
-up to the same bound; beyond it, whoever has kept his waiting for longest is cut off (`UnsentAnswers`).
+up to the same bound; beyond it, the client that has kept its answer waiting for longest is cut off
+(`UnsentAnswers`).
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ class Lease:
 class Claim:
     """A frame that waits for memory."""
 
-    __slots__ = ("address", "granted", "room", "since", "size")
+    __slots__ = ("address", "capacity", "granted", "since", "size")
 
     def __init__(
-        self, size: int, room: int, address: str, granted: Callable[[Lease], None], since: float
+        self, size: int, capacity: int, address: str, granted: Callable[[Lease], None], since: float
     ) -> None:
         self.size = size
-        self.room = room
+        self.capacity = capacity
         self.address = address
         self.granted = granted
         self.since = since
@@ -110,49 +111,49 @@ class RequestMemory:
     def _reserve(self) -> int:
         return self.limit // 8
 
-    def _is_small(self, room: int) -> bool:
-        return room <= max(self._reserve // 16, _SMALLEST)
+    def _is_small(self, capacity: int) -> bool:
+        return capacity <= max(self._reserve // 16, _SMALLEST)
 
     def borrow(self, size: int, address: str = "") -> Lease | None:
-        """A buffer of `size` bytes, or None when there is no room for it now: then `wait` for it."""
-        room = _class_of(size)
-        if self._waiting and not self._may_pass(room, address):
+        """A buffer of `size` bytes, or None when it does not fit now: then `wait` for it."""
+        capacity = _class_of(size)
+        if self._waiting and not self._may_pass(capacity, address):
             return None
-        return self._lend(size, room, address) if self._fits(room) else None
+        return self._lend(size, capacity, address) if self._fits(capacity) else None
 
-    def _fits(self, room: int) -> bool:
+    def _fits(self, capacity: int) -> bool:
         """A single large frame may exceed the limit while no other large one is lent, else it could never
         be read at all; the frame limit bounds it."""
         if not self.lent:
             return True
-        if self._is_small(room):
-            return self.lent + room <= self.limit
+        if self._is_small(capacity):
+            return self.lent + capacity <= self.limit
         if not self._large:
-            return self.lent + room <= max(self.limit, room + self._reserve)
-        return self._large + room <= self.limit - self._reserve and self.lent + room <= self.limit
+            return self.lent + capacity <= max(self.limit, capacity + self._reserve)
+        return self._large + capacity <= self.limit - self._reserve and self.lent + capacity <= self.limit
 
-    def _may_pass(self, room: int, address: str) -> bool:
+    def _may_pass(self, capacity: int, address: str) -> bool:
         """Whether a newcomer may be served before those who wait."""
         first = next(iter(self._waiting))
         if self._now() - first.since < PATIENCE:
-            if self._by_address[address] + room <= self.limit // 2:
+            if self._by_address[address] + capacity <= self.limit // 2:
                 return True
             return all(claim.address == address for claim in self._waiting)
-        return self._is_small(room) and self.lent - self._large + room <= self._reserve
+        return self._is_small(capacity) and self.lent - self._large + capacity <= self._reserve
 
-    def _lend(self, size: int, room: int, address: str) -> Lease:
-        large = not self._is_small(room)
-        self.lent += room
+    def _lend(self, size: int, capacity: int, address: str) -> Lease:
+        large = not self._is_small(capacity)
+        self.lent += capacity
         if large:
-            self._large += room
-        self._by_address[address] += room
-        free = self._free.get(room)
+            self._large += capacity
+        self._by_address[address] += capacity
+        free = self._free.get(capacity)
         buffer: bytearray | mmap
         if free:
-            self._kept -= room
+            self._kept -= capacity
             buffer = free.pop()
         else:
-            buffer = mmap(-1, room) if room > _MAPPED else bytearray(room)
+            buffer = mmap(-1, capacity) if capacity > _MAPPED else bytearray(capacity)
         return Lease(self, buffer, size, address, large=large)
 
     def receive_buffer(self) -> bytearray:
@@ -166,7 +167,7 @@ class RequestMemory:
         return Lease(self, buffer, len(buffer), address, handed_over=True)
 
     def wait(self, size: int, granted: Callable[[Lease], None], address: str = "") -> Claim:
-        """Have `granted` called with a buffer when there is room for it, unless the claim is withdrawn."""
+        """Have `granted` called with a buffer when it fits, unless the claim is withdrawn."""
         claim = Claim(size, _class_of(size), address, granted, self._now())
         self._waiting[claim] = None
         if len(self._waiting) == 1 and self.on_contention is not None:
@@ -177,26 +178,26 @@ class RequestMemory:
         self._waiting.pop(claim, None)
 
     def refuse_all(self) -> None:
-        """Nobody who waits is served any more: the broker stops."""
+        """No claim is granted any more: the broker stops."""
         self._waiting.clear()
 
     def give_back(self, lease: Lease) -> None:
         buffer, address = lease._buffer, lease._address
         lease._buffer, lease.view = _NOTHING, memoryview(_NOTHING)  # so that it is free before others ask
-        room = len(buffer)
-        self.lent -= room
+        capacity = len(buffer)
+        self.lent -= capacity
         if lease._large:
-            self._large -= room
-        self._by_address[address] -= room
+            self._large -= capacity
+        self._by_address[address] -= capacity
         if self._by_address[address] <= 0:
             del self._by_address[address]
         if lease._handed_over:
             # Not for other frames: the connection may still look at what came behind the request.
             if len(self._receive_buffers) < _RECEIVE_BUFFERS_KEPT:
                 self._receive_buffers.append(cast(bytearray, buffer))
-        elif self._kept + room <= self._keep:
-            self._kept += room
-            self._free.setdefault(room, []).append(buffer)
+        elif self._kept + capacity <= self._keep:
+            self._kept += capacity
+            self._free.setdefault(capacity, []).append(buffer)
         del buffer
         if self._waiting:
             self._grant()
@@ -209,18 +210,18 @@ class RequestMemory:
             for claim in list(self._waiting):
                 if self.lent and self.lent + _SMALLEST > self.limit:
                     return
-                room = claim.room
-                if claim not in self._waiting or room >= smallest_refused:
+                capacity = claim.capacity
+                if claim not in self._waiting or capacity >= smallest_refused:
                     continue
-                if fair and self._by_address[claim.address] + room > share:
+                if fair and self._by_address[claim.address] + capacity > share:
                     continue
-                if self._fits(room):
+                if self._fits(capacity):
                     del self._waiting[claim]
-                    claim.granted(self._lend(claim.size, room, claim.address))
+                    claim.granted(self._lend(claim.size, capacity, claim.address))
                 elif self._now() - claim.since >= PATIENCE:
                     smallest_refused = max(self._reserve // 16, _SMALLEST) + 1  # only small ones may pass it
                 else:
-                    smallest_refused = min(smallest_refused, room)
+                    smallest_refused = min(smallest_refused, capacity)
 
 
 class Reader(Protocol):

@@ -101,7 +101,7 @@ class Cleaning:
         self._threads.shutdown()
 
     async def release(self, topics: Collection[str]) -> None:
-        """The logs of these topics are about to be deleted: return when nobody works on them any more."""
+        """The logs of these topics are about to be deleted: return when no pass works on them any more."""
         self._released.update(topics)
         while running := [key for key, state in self._states_of(topics) if state.running]:
             for topic, partition in running:
@@ -228,7 +228,7 @@ class Cleaning:
                         cancelled = True
                 try:
                     outcome = future.result()
-                except Exception as problem:  # noqa: BLE001 - the cleaner tells of it
+                except Exception as problem:  # noqa: BLE001 - the cleaner reports it
                     work = steps.throw(problem)
                 else:
                     work = steps.send(outcome)

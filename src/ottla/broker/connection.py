@@ -7,7 +7,7 @@ slices going from page cache to socket by sendfile.
 The life of a connection is a simple cycle: read a frame, hand it to dispatch, send the answer, read the next.
 One request is under way at a time, as in Kafka, so answers leave in the order of their requests, and while a
 request waits or its answer is not yet taken by the client nothing more is read: a slow reader holds back
-itself and nobody else. Clients may pipeline; what they sent stays in the kernel's buffer or in `_early`.
+itself only. Clients may pipeline; what they sent stays in the kernel's buffer or in `_early`.
 
 A client that is gone waits for nothing: its request is cancelled and the connection closed. Whole Produce
 requests that came before its end are handled first, without answers: with acks=0 a client may send its
@@ -154,7 +154,7 @@ class Connection:
 
     @property
     def client_gone(self) -> bool:
-        """Nobody takes an answer any more, though Produce requests that came before may still be handled."""
+        """The client takes no answer any more. Produce requests that came before may still be handled."""
         return self._client_gone or self._closed
 
     @property
@@ -323,7 +323,7 @@ class Connection:
     def take_frame(self) -> Lease | None:
         """Let the frame that is handled now outlive the call. The caller owns its memory and releases it.
 
-        None when the frame lies in memory that belongs to nobody else: then nothing has to be released.
+        None when the frame lies in memory that no other request uses: then nothing has to be released.
         """
         lease, self._handled = self._handled, None
         if lease is None and self._in_scratch:

@@ -5,7 +5,7 @@ requests of a session, so that a lost or doubled one is noticed: 0 asks for a ne
 other number must be the next. A session error makes the client start over with a full request; sessions are a
 saving, never a source of truth, so they may be forgotten at any time and are not kept over a restart.
 
-What a session takes is accounted for (`client_memory`): the longest unused may be dropped to make room for
+What a session takes is accounted for (`client_memory`): the longest unused may be dropped to make way for
 other things, and a client for whose session there is no memory sends full requests.
 
 Pure state: time and randomness come in as arguments.
@@ -113,13 +113,13 @@ class FetchSession:
             return True
         told.high_watermark, told.log_start_offset = high_watermark, log_start_offset
         if size > 0:
-            # Who got records goes to the end of the line, so that a small max_bytes starves nobody.
+            # A partition that gave records goes to the end, so that a small max_bytes starves none.
             self._partitions.move_to_end(key)
         return news
 
 
 class FetchSessions:
-    """All sessions of a broker, at most `limit`; the longest unused make room after `eviction_ms`."""
+    """All sessions of a broker, at most `limit`; the longest unused make way after `eviction_ms`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class FetchSessions:
     def open(
         self, by_id: bool, wanted: list[Wanted], now_ms: int, address: str = "", client: str = ""
     ) -> FetchSession | None:
-        """A new session, or None when there is no room: the client then sends full requests."""
+        """A new session, or None when there is no free slot: the client then sends full requests."""
         if not self._make_room(now_ms):
             return None
         size = size_of(wanted) if self._memory is not None else 0

@@ -112,7 +112,7 @@ class Inspections:
                 held._turn.set_result(None)
 
     def _drop_abandoned(self) -> bool:
-        """Release what nobody waits for. True when there was something."""
+        """Release what is not waited for any more. True when there was something."""
         dropped = [held for held in self._held if held is not self._working and held.abandoned()]
         for held in dropped:
             self.release(held)

@@ -30,5 +30,5 @@ class LogStarts:
 
     async def _write_in_turn(self) -> None:
         async with self._turn:
-            self._next = None  # whoever comes from now on may come too late for this one
+            self._next = None  # a deletion from now on may come too late for this write
             await self._in_thread(self._write)

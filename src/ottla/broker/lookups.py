@@ -2,7 +2,7 @@
 
 Most of them end in a small batch that the index leads to, and are done on the spot. The others, also those
 that turn out to take longer than a turn, run in one thread of their own, one place of one log at a time, so
-that requests take turns and a client that asks for costly ones keeps nobody but others like it waiting.
+that requests take turns and a client that asks for costly ones keeps only others like it waiting.
 Between short stretches of work the thread sleeps for a moment, by which the event loop gets the interpreter
 whenever it wants it.
 """

@@ -1,4 +1,4 @@
-"""What a broker does by itself while nobody asks: retention, checkpoints, flushes by time, forgetting.
+"""What a broker does by itself without being asked: retention, checkpoints, flushes by time, forgetting.
 
 One task that sleeps until the next chore is due, so that an idle broker costs nothing. Work on many
 partitions gives the loop back after each slice of them; what blocks on the disk goes to a thread.
@@ -28,8 +28,8 @@ _SLICE = 100
 _COUNT_PRODUCERS = 10.0
 """Seconds between two looks at how many producers all partitions remember."""
 
-_MAKE_ROOM_AGAIN = 0.5
-"""Seconds between two rounds of making room."""
+_FREE_SPACE_AGAIN = 0.5
+"""Seconds between two rounds of freeing space."""
 
 
 @dataclass(slots=True)
@@ -62,8 +62,8 @@ class Maintenance:
         self._space = space
         self._in_thread = in_thread
         self._task: asyncio.Task[None] | None = None
-        self._making_room: asyncio.Task[None] | None = None
-        self._made_room_at = float("-inf")
+        self._freeing_space: asyncio.Task[None] | None = None
+        self._freed_space_at = float("-inf")
         ms = self.seconds
         self._chores = [
             _Chore("retention", ms("log.retention.check.interval.ms"), self._retain),
@@ -88,7 +88,7 @@ class Maintenance:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="maintenance")
 
     async def stop(self) -> None:
-        for task in (self._task, self._making_room):
+        for task in (self._task, self._freeing_space):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -123,22 +123,24 @@ class Maintenance:
             if count % _SLICE == 0:
                 await asyncio.sleep(0)
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         """Bring retention forward. At most one round at a time, and not one right behind the other."""
         now = self._clock.monotonic()
-        is_due = now - self._made_room_at >= _MAKE_ROOM_AGAIN
-        if self._making_room is None and is_due and self._task is not None:
-            self._making_room = asyncio.get_running_loop().create_task(self._make_room(), name="making room")
+        is_due = now - self._freed_space_at >= _FREE_SPACE_AGAIN
+        if self._freeing_space is None and is_due and self._task is not None:
+            self._freeing_space = asyncio.get_running_loop().create_task(
+                self._free_space(), name="freeing space"
+            )
 
-    async def _make_room(self) -> None:
+    async def _free_space(self) -> None:
         try:
             await self._retain()
             await self._in_thread(self._directory.delete_all_pending)
         except (OSError, ApiError) as error:
-            logger.error("making room failed: %s; trying again later", error)
+            logger.error("freeing space failed: %s; trying again later", error)
         finally:
-            self._made_room_at = self._clock.monotonic()
-            self._making_room = None
+            self._freed_space_at = self._clock.monotonic()
+            self._freeing_space = None
         self._space.look()
 
     # -- the chores ---------------------------------------------------------------------------------------

@@ -138,9 +138,9 @@ class Server:
             self._sweeper = None
 
     def stop_reading(self) -> None:
-        """Let nobody in and read no further request; connections go as their last answer is out.
+        """Accept no client and read no further request; connections go as their last answer is out.
 
-        Frames that wait for memory are not read any more: nobody else gets what a closed connection held.
+        Frames that wait for memory are not read any more: what a closed connection held is not lent again.
         """
         self.stop_accepting()
         self.memory.refuse_all()

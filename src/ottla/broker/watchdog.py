@@ -7,7 +7,7 @@ One thread serves everybody, so whatever keeps it busy keeps all clients waiting
 - A beat, several times a second: one that comes too late, without a request that explains it, tells of a
   stall that no request caused: housekeeping, another process, a machine that was suspended.
 
-`counts` is for whoever shows figures about the broker. All stalls are counted, but only so many are logged:
+`counts` is for figures about the broker. All stalls are counted, but only so many are logged:
 the lines go through the `ClientLog`, which has a limit for each client and one for all.
 """
 
@@ -99,7 +99,7 @@ class Watchdog:
                 logger,
                 _NO_CLIENT,
                 "the broker stood still for %.0f ms, not because of a single request: "
-                "housekeeping, a crowd of requests, or a machine that was busy or suspended",
+                "housekeeping, many requests at once, or a machine that was busy or suspended",
                 unexplained * 1000,
             )
         self.start()

@@ -78,10 +78,10 @@ class ReplicaState:
         """Take what the controller decided. True when this made the replica the leader of a new epoch."""
         if partition_epoch < self.partition_epoch or leader_epoch < self.leader_epoch:
             return False
-        new_reign = leader == self.local_id and (leader_epoch > self.leader_epoch or not self.is_leader)
+        begins_to_lead = leader == self.local_id and (leader_epoch > self.leader_epoch or not self.is_leader)
         self.leader, self.leader_epoch, self.partition_epoch = leader, leader_epoch, partition_epoch
         self.replicas, self.isr = tuple(replicas), tuple(isr)
-        if new_reign:
+        if begins_to_lead:
             self._followers = {}
         if self.is_leader:
             peers = [r for r in self.replicas if r != self.local_id]
@@ -89,7 +89,7 @@ class ReplicaState:
             self._advance()
         else:
             self._followers = {}
-        return new_reign
+        return begins_to_lead
 
     def appended(self, log_end_offset: int) -> bool:
         """The local log now counts up to `log_end_offset`. True when the high watermark moved."""
@@ -117,7 +117,7 @@ class ReplicaState:
         self.high_watermark = min(self.high_watermark, log_end_offset)
 
     def learned(self, high_watermark: int) -> bool:
-        """A follower hears its leader's high watermark. True when its own moved."""
+        """A follower gets its leader's high watermark. True when its own moved."""
         reached = min(high_watermark, self._local_end)
         if self.is_leader or reached <= self.high_watermark:
             return False

@@ -1,8 +1,8 @@
 """All partitions that live on this broker, found by name or by topic id.
 
 The cluster image says which replicas belong here; `prepare`, `adopt` and `drop` make it so: new ones get a
-log, assignments reach their replicas, and what is no longer here goes. Whoever wants a partition asks here
-and gets it, or the error that the protocol has for the reason why not.
+log, assignments reach their replicas, and what is no longer here goes. A caller that wants a partition gets
+it here, or the error that the protocol has for the reason why not.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Replicas:
     # -- look-ups -----------------------------------------------------------------------------------------
 
     def get(self, topic: str, index: int) -> Partition:
-        """The replica held here, led by whomever."""
+        """The replica held here, whichever broker leads it."""
         partition = self._partitions.get((topic, index))
         if partition is None:
             plan = self._known.get(topic)
@@ -143,7 +143,7 @@ class Replicas:
             self.configure(topic.name, config_of(topic.name))
 
     async def drop(self, names: Iterable[str]) -> None:
-        """These topics are gone: nobody finds them, their logs go, and who waits for them hears of it."""
+        """These topics are gone: they are not found any more, their logs go, and waiting requests end."""
         gone = [
             (name, index)
             for name in names
@@ -224,14 +224,14 @@ class Replicas:
                 disk=self._disk,
             )
             self._partitions[topic.name, index] = partition
-        new_reign = partition.state.assign(
+        begins_to_lead = partition.state.assign(
             assignment.leader,
             assignment.leader_epoch,
             assignment.replicas,
             assignment.isr,
             assignment.partition_epoch,
         )
-        if new_reign and partition.log.failure is None:
+        if begins_to_lead and partition.log.failure is None:
             partition.log.begin_epoch(assignment.leader_epoch)
         self._purgatory.notify(partition)
 

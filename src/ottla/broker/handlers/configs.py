@@ -106,7 +106,7 @@ def describe_configs(
         if not number % _PAUSE_AFTER:
             yield
     told: dict[tuple[int, _Keys], _Told] = {}
-    room = broker.config["socket.request.max.bytes"]
+    bytes_left = broker.config["socket.request.max.bytes"]
     response = DescribeConfigsResponse()
     for (kind, name), keys in wanted.items():
         result = DescribeConfigsResult(resource_type=kind, resource_name=name, error_message="")
@@ -119,8 +119,8 @@ def describe_configs(
                 all_told = _Told(_describe(broker, kind, name, keys), request)
                 if plain:
                     told[kind, keys] = all_told
-            room -= all_told.size
-            if room < 0:
+            bytes_left -= all_told.size
+            if bytes_left < 0:
                 raise ApiError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_TO_DESCRIBE)
             result.configs = all_told.configs
         except ApiError as error:
@@ -390,7 +390,7 @@ def _log_level_edit(broker: Broker, name: str, steps: Sequence[Step], validate_o
 
 
 def _check_is_here(broker: Broker, name: str) -> int:
-    """The number of a broker, which must be this one: its configuration is known to nobody else."""
+    """The number of a broker, which must be this one: no other knows its configuration."""
     try:
         number = int(name)
     except ValueError:

@@ -150,6 +150,7 @@ class _Fetch:
     __slots__ = (
         "_broker",
         "_by_id",
+        "_bytes_left",
         "_committed_only",
         "_failed",
         "_incremental",
@@ -158,7 +159,6 @@ class _Fetch:
         "_names_the_leader",
         "_replica_id",
         "_results",
-        "_room",
         "_session",
         "_size",
         "_wait",
@@ -226,19 +226,19 @@ class _Fetch:
         return completion
 
     def _begin_reading(self) -> None:
-        self._room = self._max_bytes
+        self._bytes_left = self._max_bytes
         self._size = 0
         self._failed = False
         self._results = []
 
     def _read_next(self, want: Wanted) -> PartitionData:
-        room = self._room
-        data = self._read_one(want, min(want.max_bytes, room), at_least_one=self._size == 0)
+        bytes_left = self._bytes_left
+        data = self._read_one(want, min(want.max_bytes, bytes_left), at_least_one=self._size == 0)
         if data.error_code or data.diverging_epoch.epoch >= 0:
             self._failed = True
         given = len(data.records or b"")
         self._size += given
-        self._room = max(room - given, 0)
+        self._bytes_left = max(bytes_left - given, 0)
         return data
 
     # -- many partitions ----------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class _Fetch:
     def _read_again(self, place: int) -> None:
         before = len(self._results[place].records or b"")
         self._size -= before
-        self._room += before
+        self._bytes_left += before
         self._results[place] = self._read_next(self._wanted[place])
 
     def _has_enough(self) -> bool:

@@ -1,7 +1,7 @@
 """DescribeLogState (1000) and CompactLogs (1001), which are ours: logs as people want to see them.
 
-Asked of the broker that has the replica. CompactLogs answers at once; whoever waits asks for the state until
-the partition is neither asked for nor running any more.
+Asked of the broker that has the replica. CompactLogs answers at once; a waiting client asks for the state
+until the partition is neither asked for nor running any more.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _log_creation(
 
 
 def _may_be_created(name: str) -> bool:
-    """Internal topics are made by the room that keeps its state in them, with its own settings."""
+    """Internal topics are made by the package that keeps its state in them, with its own settings."""
     return _name_error(name) is None and name != CLUSTER_METADATA_TOPIC and not is_internal(name)
 
 
@@ -345,11 +345,11 @@ def describe_topic_partitions(
                 for topic in request.topics
             ]
         )
-    room = max(1, min(request.response_partition_limit, broker.config["max.request.partition.size.limit"]))
+    left = max(1, min(request.response_partition_limit, broker.config["max.request.partition.size.limit"]))
     response = DescribeTopicPartitionsResponse()
     for name in names:
         yield
-        if room <= 0:
+        if left <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         topic = image.topics.get(name)
@@ -364,9 +364,9 @@ def describe_topic_partitions(
             )
             continue
         first = cursor.partition_index if cursor and name == start else 0
-        described = _described(topic, image, first, first + room)
+        described = _described(topic, image, first, first + left)
         response.topics.append(described)
-        room -= len(described.partitions)
+        left -= len(described.partitions)
         end = first + len(described.partitions)
         if end < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
