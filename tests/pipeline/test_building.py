@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from ottla.pipeline import StageError, building, lake, run, stage, table, topic
 from ottla.pipeline.building import needed_settings, shape_of
 from ottla.pipeline.connectors import Connection
+from ottla.pipeline.testing import PipelineDriver
 from ottla.testing.in_process import InProcessBroker
 from pipeline.stage_runs import StageRuns
 
@@ -225,7 +227,10 @@ def test_a_stage_that_was_reset_starts_where_it_was_told(runs: StageRuns) -> Non
 
 
 def test_the_first_stage_of_the_page_runs(
-    runs: StageRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: StageRuns,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ottla_pipeline: Callable[..., PipelineDriver],
 ) -> None:
     page = Path(__file__).parents[2] / "docs" / "pipeline" / "index.md"
     code, test = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[:2]
@@ -240,7 +245,7 @@ def test_the_first_stage_of_the_page_runs(
     assert runs.spark.read.parquet(str(tmp_path / "data" / "clicks")).collect() == [(1, "ada")]
     scope: dict[str, Any] = {}
     exec(code + test, scope)
-    scope["test_users_are_written_in_lower_case"](runs.spark)
+    scope["test_users_are_written_in_lower_case"](ottla_pipeline)
 
 
 def test_progress_is_shown_by_the_group_of_the_stage(runs: StageRuns) -> None:
