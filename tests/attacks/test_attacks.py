@@ -12,7 +12,7 @@ from broker_process import BrokerProcess
 
 
 @pytest.mark.parametrize("one", ATTACKS, ids=lambda one: one.name)
-def test_others_are_served_during(one: Attack, tmp_path: Path) -> None:
+def test_other_clients_are_served_during_an_attack(one: Attack, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, one.settings) as broker:
         assert broker.process is not None
         outcome = carry_out(one, Target(broker.bootstrap_servers, broker.process.pid))

@@ -49,7 +49,7 @@ def test_a_stall_that_lasts_until_the_end_is_measured_whole(target: Target) -> N
     assert outcome.seconds >= STALL
 
 
-def test_memory_that_the_broker_takes_and_gives_back_is_measured(target: Target) -> None:
+def test_peak_and_kept_memory_of_the_broker_are_measured(target: Target) -> None:
     with measured(target) as result, target.client() as client:
         size = 60 * MB
         client.socket.sendall(size.to_bytes(4, "big") + bytes(size - 1))
@@ -68,7 +68,7 @@ def test_a_broker_that_dies_is_a_failure(tmp_path: Path) -> None:
                 broker.kill()
 
 
-def test_attacks_have_names_of_their_own() -> None:
+def test_attack_names_are_unique() -> None:
     names = [one.name for one in ATTACKS]
     assert len(names) == len(set(names))
     assert len(names) >= 5

@@ -68,7 +68,7 @@ def send(client: RawClient, request: Request, version: int, client_id: str) -> N
 
 
 @pytest.mark.parametrize("name", [HOSTILE, LONG], ids=["hostile", "long"])
-def test_names_that_clients_choose_are_escaped_and_cut(broker: BrokerProcess, name: str) -> None:
+def test_names_from_clients_are_escaped_and_truncated(broker: BrokerProcess, name: str) -> None:
     address = broker.bootstrap_servers
     with RawClient(address) as client:  # a client id, and a transactional id
         send(client, InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 2, name)
@@ -112,7 +112,7 @@ def test_names_that_clients_choose_are_escaped_and_cut(broker: BrokerProcess, na
     assert len(log_lines(broker)) >= 6
 
 
-def test_what_a_client_is_told_about_a_long_name_is_short(broker: BrokerProcess) -> None:
+def test_error_messages_about_a_long_name_are_short(broker: BrokerProcess) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         resource = DescribeConfigsResource(resource_type=4, resource_name=LONG)
         (result,) = client.call(DescribeConfigsRequest(resources=[resource]), 4).results
@@ -121,7 +121,7 @@ def test_what_a_client_is_told_about_a_long_name_is_short(broker: BrokerProcess)
         assert len(result.error_message) < 2_000
 
 
-def test_a_client_that_is_refused_again_and_again_leaves_few_lines(broker: BrokerProcess) -> None:
+def test_repeated_refusals_of_one_client_are_rate_limited_in_the_log(broker: BrokerProcess) -> None:
     refusals = 5_000
     for _ in range(refusals):
         with socket.create_connection((broker.host, broker.port)) as sock:
@@ -137,7 +137,7 @@ def test_a_client_that_is_refused_again_and_again_leaves_few_lines(broker: Broke
     assert told + sum("closing 127.0.0.1" in line for line in lines) == refusals
 
 
-def test_a_request_that_asks_for_many_topics_leaves_few_lines(tmp_path: Path) -> None:
+def test_a_request_for_many_topics_is_rate_limited_in_the_log(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {"max.partitions": 100}) as broker:
         topics = [MetadataRequestTopic(name=f"topic-{n}") for n in range(2_000)]
         with RawClient(broker.bootstrap_servers, timeout=60.0) as client:
@@ -146,7 +146,7 @@ def test_a_request_that_asks_for_many_topics_leaves_few_lines(tmp_path: Path) ->
         assert len(log_lines(broker)) < 40
 
 
-def test_a_client_that_rebalances_a_group_again_and_again_leaves_few_lines(broker: BrokerProcess) -> None:
+def test_repeated_rebalances_of_one_client_are_rate_limited_in_the_log(broker: BrokerProcess) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         find_coordinator(client, "g")
         for _ in range(200):
@@ -167,7 +167,7 @@ def test_a_client_that_rebalances_a_group_again_and_again_leaves_few_lines(broke
     assert len(log_lines(broker)) < 60
 
 
-def test_errors_of_a_producer_without_answers_are_limited_too(broker: BrokerProcess) -> None:
+def test_errors_of_acks_0_producers_are_rate_limited_in_the_log(broker: BrokerProcess) -> None:
     for _ in range(300):
         with RawClient(broker.bootstrap_servers) as client:
             client.socket.sendall(client.frame(produce_request("absent", [b"v"], acks=0), 9))

@@ -16,7 +16,7 @@ from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTop
 from raw_client import RawClient, produce_request
 
 
-def test_senders_that_stop_short_of_the_end_of_their_frames_do_not_block_others(tmp_path: Path) -> None:
+def test_clients_that_send_incomplete_frames_do_not_block_others(tmp_path: Path) -> None:
     """Three frames that fill the request memory and never end: small ones pass, large ones wait a little."""
     settings = {
         "socket.request.max.bytes": 10 * MB,
@@ -43,7 +43,7 @@ def test_senders_that_stop_short_of_the_end_of_their_frames_do_not_block_others(
         assert time.monotonic() - began < 20
 
 
-def test_topics_created_by_metadata_take_no_room_from_groups(tmp_path: Path) -> None:
+def test_auto_created_topics_leave_partitions_for_the_offsets_topic(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {"max.partitions": 100}) as broker:
         with RawClient(broker.bootstrap_servers, timeout=60) as client:
             topics = [MetadataRequestTopic(name=f"t{number}") for number in range(150)]
@@ -53,7 +53,7 @@ def test_topics_created_by_metadata_take_no_room_from_groups(tmp_path: Path) -> 
             assert found.error_code == 0
 
 
-def test_topics_created_by_metadata_are_limited_in_time(tmp_path: Path) -> None:
+def test_auto_created_topics_are_rate_limited(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {"auto.create.topics.per.minute": 50}) as broker:
         with RawClient(broker.bootstrap_servers, timeout=60) as client:
 
@@ -73,7 +73,7 @@ def test_topics_created_by_metadata_are_limited_in_time(tmp_path: Path) -> None:
         assert "auto.create.topics.per.minute" in broker.output.read_text()
 
 
-def test_the_broker_stops_at_once_though_many_large_frames_wait_for_memory(tmp_path: Path) -> None:
+def test_the_broker_stops_at_once_while_large_frames_wait_for_memory(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker, ExitStack() as stack:
         for _ in range(600):
             client = stack.enter_context(RawClient(broker.bootstrap_servers))

@@ -74,7 +74,7 @@ def list_offset(target: Target, topic: str, timestamp: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("count", [2, _LARGE])
-def test_a_client_that_sends_no_max_timestamp_gets_the_true_one(target: Target, count: int) -> None:
+def test_a_missing_max_timestamp_is_computed_from_the_records(target: Target, count: int) -> None:
     """Old clients do; with -1 in the header their records were older than everything for retention."""
     topic = new_topic(target)
     now = now_ms()
@@ -85,7 +85,7 @@ def test_a_client_that_sends_no_max_timestamp_gets_the_true_one(target: Target, 
     assert list_offset(target, topic, now + 1) == (count - 1, now + 5000)
 
 
-def test_ten_days_ahead_is_refused_without_a_max_timestamp_too(target: Target) -> None:
+def test_future_timestamps_are_refused_without_a_max_timestamp_too(target: Target) -> None:
     topic = new_topic(target)
     ahead = batch(record(0, 10 * 86_400_000), max_timestamp=-1)
     assert produce(target, topic, ahead).error_code == _INVALID_TIMESTAMP
@@ -97,7 +97,7 @@ def test_ten_days_ahead_is_refused_without_a_max_timestamp_too(target: Target) -
     ids=["negative-delta", "delta-of-a-million", "random-bytes"],
 )
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_compacted_topic_refuses_what_compaction_could_not_read(
+def test_a_compacted_topic_refuses_records_that_compaction_could_not_read(
     target: Target, body: bytes, compressed: bool
 ) -> None:
     topic = new_topic(target, cleanup_policy="compact")
@@ -106,7 +106,7 @@ def test_a_compacted_topic_refuses_what_compaction_could_not_read(
     assert produce(target, topic, batch(record())).base_offset == 0
 
 
-def test_62_bytes_do_not_use_millions_of_offsets(target: Target) -> None:
+def test_a_tiny_batch_cannot_claim_millions_of_offsets(target: Target) -> None:
     topic = new_topic(target)
     for count in (19_000_000, 900_000):
         tiny = batch(b"\0", count=count, attributes=ZSTD)
@@ -114,7 +114,7 @@ def test_62_bytes_do_not_use_millions_of_offsets(target: Target) -> None:
     assert produce(target, topic, batch(record())).base_offset == 0
 
 
-def test_the_delete_horizon_is_the_brokers(target: Target) -> None:
+def test_a_delete_horizon_set_by_a_client_is_cleared(target: Target) -> None:
     topic = new_topic(target, cleanup_policy="compact")
     assert produce(target, topic, batch(record(), attributes=DELETE_HORIZON)).error_code == 0
     assert [header.attributes for header in stored(target, topic)] == [0]
@@ -227,7 +227,9 @@ def _read_all(target: Target, topic: str, offset: int) -> list[bytes]:
     return values
 
 
-def test_a_request_for_many_partitions_brings_each_its_own_batch(target: Target, wide_topic: str) -> None:
+def test_a_request_for_many_partitions_appends_each_batch_to_its_partition(
+    target: Target, wide_topic: str
+) -> None:
     """The records are written from the frame they came in, though other requests come in between."""
     with target.client() as client, target.client() as other:
         for size in (
@@ -249,9 +251,7 @@ def test_a_request_for_many_partitions_brings_each_its_own_batch(target: Target,
             assert _read_all(target, wide_topic, offset)[1:] == [b"%d" % n for n in range(1, _MANY)]
 
 
-def test_records_for_many_partitions_are_appended_though_their_client_has_gone(
-    target: Target, wide_topic: str
-) -> None:
+def test_records_for_many_partitions_are_appended_after_a_disconnect(target: Target, wide_topic: str) -> None:
     with target.client() as client:
         before = [client.fetch(wide_topic, 0, partition=n).high_watermark for n in range(_MANY)]
         client.send(_to_all(wide_topic, size=200, acks=0), _VERSION)
@@ -276,7 +276,7 @@ def test_acks_0_stays_in_order_and_closes_the_connection_when_a_large_batch_is_r
         assert client.is_closed(within=30)
 
 
-def test_a_batch_that_is_being_opened_when_its_client_goes_is_appended(target: Target) -> None:
+def test_a_batch_in_inspection_is_appended_after_a_disconnect(target: Target) -> None:
     topic = new_topic(target, cleanup_policy="compact")
     with target.client() as client:
         client.send(produce_request(topic, _sequenced(0, _LARGE)), _VERSION)
@@ -288,7 +288,7 @@ def test_a_batch_that_is_being_opened_when_its_client_goes_is_appended(target: T
     pytest.fail("the batch was not appended")
 
 
-def test_pipelined_acks_0_batches_are_all_appended_though_their_client_closes_behind_them(
+def test_pipelined_acks_0_batches_are_all_appended_after_a_disconnect(
     target: Target,
 ) -> None:
     """Each batch is opened in a thread, and the end of the stream is there before the first is done."""
@@ -314,7 +314,7 @@ def _keep_the_thread_busy(target: Target, client: RawClient, topic: str) -> None
         other.call(ApiVersionsRequest(), 0)
 
 
-def test_a_batch_that_waits_to_be_opened_when_its_client_goes_is_dropped(target: Target) -> None:
+def test_a_batch_waiting_for_inspection_is_dropped_after_a_disconnect(target: Target) -> None:
     """It was never acknowledged, and a producer that lost its connection sends it again."""
     slow, topic = new_topic(target, cleanup_policy="compact"), new_topic(target, cleanup_policy="compact")
     with target.client() as busy, target.client() as last:
@@ -334,7 +334,7 @@ def test_a_batch_that_waits_to_be_opened_when_its_client_goes_is_dropped(target:
     assert answer.responses[0].partition_responses[0].base_offset == 500, "only acks=0 was appended before"
 
 
-def test_a_producer_is_told_to_try_again_while_too_many_batches_wait_to_be_opened(tmp_path: Path) -> None:
+def test_a_retriable_error_is_returned_while_too_many_batches_wait_for_inspection(tmp_path: Path) -> None:
     large = batch(b"".join(record(n, 0, b"k", bytes(3_000)) for n in range(301)), count=301)
     settings = {"queued.max.request.bytes": 16 << 20, "socket.request.max.bytes": 8 << 20}
     with BrokerProcess(tmp_path, settings) as broker, ExitStack() as clients:
@@ -369,7 +369,7 @@ def test_a_producer_is_told_to_try_again_while_too_many_batches_wait_to_be_opene
         assert "too many batches wait to be opened" in broker.output.read_text()
 
 
-def test_a_large_batch_is_refused_with_as_many_names_as_an_answer_may_hold(target: Target) -> None:
+def test_the_list_of_refused_records_in_a_response_is_bounded(target: Target) -> None:
     topic = new_topic(target, cleanup_policy="compact")
     answer = produce(target, topic, batch(smallest_records(_LARGE), count=_LARGE))
     assert answer.error_code == _INVALID_RECORD
@@ -377,7 +377,7 @@ def test_a_large_batch_is_refused_with_as_many_names_as_an_answer_may_hold(targe
     assert f"{_LARGE} records have no key" in answer.error_message
 
 
-def test_ottla_consume_names_a_batch_of_random_bytes_and_goes_on_behind_it(target: Target) -> None:
+def test_ottla_consume_reports_a_batch_of_random_bytes_and_continues(target: Target) -> None:
     topic = new_topic(target)
     for body in (record(value=b"before"), b"\xa7" * 60, record(value=b"behind")):
         assert produce(target, topic, batch(body)).error_code == 0

@@ -26,19 +26,17 @@ READ_DEADLINE = 30.0
         for check in program.checks
     ],
 )
-def test_a_client_finds_what_it_expects(
-    program: Program, check: str, results: Callable[[Program], Results]
-) -> None:
+def test_a_client_check_passes(program: Program, check: str, results: Callable[[Program], Results]) -> None:
     result = results(program)[check]
     assert result["ok"], result["detail"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.name for program in PROGRAMS])
-def test_no_check_of_a_program_is_overlooked(program: Program, results: Callable[[Program], Results]) -> None:
+def test_every_listed_check_of_a_client_ran(program: Program, results: Callable[[Program], Results]) -> None:
     assert set(results(program)) == set(program.checks)
 
 
-def test_what_kafkajs_writes_another_client_reads(
+def test_records_of_kafkajs_are_read_by_another_client(
     results: Callable[[Program], Results], bootstrap: str
 ) -> None:
     """It has read its own records back; here they are read without its own reader."""

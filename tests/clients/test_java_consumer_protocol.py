@@ -42,7 +42,7 @@ PROGRAM = Program(
 
 
 @pytest.mark.parametrize("check", PROGRAM.checks)
-def test_java_members_find_what_they_expect(
+def test_java_members_of_the_consumer_protocol_pass_their_checks(
     check: str, results: Callable[[Program], dict[str, dict[str, Any]]]
 ) -> None:
     result = results(PROGRAM)[check]

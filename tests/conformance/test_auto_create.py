@@ -18,7 +18,7 @@ def test_writing_to_an_unknown_topic_creates_it(client: Any, name: str) -> None:
 
 
 @pytest.mark.needs("config-reset")
-def test_asking_about_an_unknown_topic_does_not_create_it(client: Any, name: str) -> None:
+def test_metadata_of_an_unknown_topic_does_not_create_it(client: Any, name: str) -> None:
     with pytest.raises(Refused) as refused:
         client.partition_count(name)
     assert refused.value.code == UNKNOWN_TOPIC_OR_PARTITION

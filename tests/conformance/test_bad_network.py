@@ -104,7 +104,7 @@ def with_aiokafka(address: str, over: Over) -> int:
 
 
 @pytest.mark.parametrize("send", [with_confluent, with_kafka_python, with_aiokafka])
-def test_every_record_is_there_once_and_in_order(
+def test_every_record_of_an_idempotent_producer_is_written_once_and_in_order(
     broker: InProcessBroker, send: Callable[[str, Over], int]
 ) -> None:
     over, network = Over(), broker.network
@@ -132,7 +132,7 @@ def test_every_record_is_there_once_and_in_order(
     assert sent > 500
 
 
-def test_a_group_cut_off_for_longer_than_its_session_goes_on_when_it_is_back() -> None:
+def test_a_group_continues_after_a_network_cut_longer_than_its_session_timeout() -> None:
     settings = {"group.min.session.timeout.ms": 500, "group.initial.rebalance.delay.ms": 0}
     with ottla.testing.broker(topics={TOPIC: 4}, network=True, settings=settings) as broker:
         ended = threading.Event()

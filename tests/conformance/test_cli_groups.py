@@ -70,7 +70,7 @@ def _committed(ottla: Command, group: str) -> dict[int, int]:
     return {p["partition"]: p["committed"] for p in found["partitions"]}
 
 
-def test_a_group_goes_on_where_it_left_off(ottla: Command, topic: str, group: str) -> None:
+def test_a_group_continues_from_its_committed_offset(ottla: Command, topic: str, group: str) -> None:
     ottla.ok("produce", topic, input="".join(f"{n}\n" for n in range(10)))
     first = ottla.ok("consume", topic, "--group", group, "--count", "4")
     assert first.lines == ["0", "1", "2", "3"]
@@ -120,7 +120,7 @@ def test_reset_shows_the_plan_and_changes_nothing_without_execute(
     assert ottla.ok("consume", topic, "--group", group).lines == ["b", "c"]
 
 
-def test_reset_asks_at_a_terminal(ottla: Command, topic: str, group: str) -> None:
+def test_reset_asks_for_confirmation_at_a_terminal(ottla: Command, topic: str, group: str) -> None:
     ottla.ok("produce", topic, input="a\nb\n")
     ottla.ok("consume", topic, "--group", group)
     for answer, code, committed in (("n", 130, 2), ("y", 0, 0)):
@@ -131,7 +131,7 @@ def test_reset_asks_at_a_terminal(ottla: Command, topic: str, group: str) -> Non
         assert _committed(ottla, group) == {0: committed}
 
 
-def test_members_share_the_partitions_and_hold_off_reset_and_delete(
+def test_reset_and_delete_are_refused_while_a_group_has_members(
     ottla: Command, make_topic: Callable[..., str], group: str, keeps_history: bool
 ) -> None:
     topic = make_topic(3)
@@ -169,7 +169,7 @@ def test_members_share_the_partitions_and_hold_off_reset_and_delete(
     assert group not in ottla.ok("group", "list").out
 
 
-def test_a_member_too_many_is_idle_and_explain_says_why(
+def test_explain_says_why_a_surplus_member_is_idle(
     ottla: Command, topic: str, group: str, keeps_history: bool
 ) -> None:
     with _following(ottla, topic, group), _following(ottla, topic, group):
@@ -194,7 +194,7 @@ def test_groups_are_listed_by_state_and_type(ottla: Command, topic: str, group: 
     assert group not in ottla.ok("group", "list", "--type", "consumer").out
 
 
-def test_a_group_that_is_nearly_right_is_suggested(ottla: Command, topic: str, group: str) -> None:
+def test_a_similar_group_name_is_suggested(ottla: Command, topic: str, group: str) -> None:
     ottla.ok("group", "reset-offsets", f"{group}-billing", "--topic", topic, "--to", "latest", "--execute")
     for command in (["describe"], ["lag"], ["explain"], ["delete", "--yes"], ["reset-offsets", "--to", "1"]):
         missed = ottla("group", command[0], f"{group}-biling", *command[1:])
@@ -232,7 +232,7 @@ def test_a_wrong_command_line_exits_with_2(ottla: Command, arguments: list[str])
     assert "Traceback" not in wrong.err
 
 
-def test_a_broker_that_is_not_there_exits_with_3(ottla: Command) -> None:
+def test_an_unreachable_broker_exits_with_3(ottla: Command) -> None:
     for command in (
         ["list"],
         ["lag"],
@@ -276,7 +276,7 @@ def test_a_watch_into_a_pipe_prints_block_after_block(ottla: Command, topic: str
         assert (process.returncode, err) == (130, b"")
 
 
-def test_groups_of_the_consumer_protocol_are_shown_alike(
+def test_groups_of_the_consumer_protocol_are_shown_like_classic_groups(
     ottla: Command, make_topic: Callable[..., str], bootstrap: str, group: str, keeps_history: bool
 ) -> None:
     topic = make_topic(2)

@@ -67,7 +67,9 @@ def assert_harmless(screen: str, limit: int = 4_000) -> None:
 
 @pytest.mark.parametrize("what", ["list", "describe", "explain", "delete"])
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-def test_the_names_of_others_do_no_harm(command: Command, group: str, what: str, terminal: bool) -> None:
+def test_control_characters_in_group_and_client_names_are_escaped(
+    command: Command, group: str, what: str, terminal: bool
+) -> None:
     arguments = ["group", what] if what == "list" else ["group", what, group]
     if terminal:
         with command.at_terminal(*arguments, columns=500) as screen:
@@ -79,11 +81,11 @@ def test_the_names_of_others_do_no_harm(command: Command, group: str, what: str,
     assert_harmless(text, limit=20_000)
 
 
-def test_a_group_is_one_row(command: Command) -> None:
+def test_a_group_name_with_line_breaks_is_one_row(command: Command) -> None:
     assert len(command.ok("group", "list").lines) == 2
 
 
-def test_json_has_the_name_as_it_is(command: Command, group: str) -> None:
+def test_json_output_contains_the_unescaped_name(command: Command, group: str) -> None:
     result = command.ok("group", "list", "--json")
     assert [each["group"] for each in result.document] == [group]
     assert "\x9b" not in result.out

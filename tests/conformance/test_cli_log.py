@@ -45,7 +45,7 @@ def inspect() -> Callable[..., Any]:
 SEGMENT = "00000000000000000000.log"
 
 
-def test_a_segment_is_shown_batch_by_batch(inspect: Callable[..., Any], written: Path) -> None:
+def test_a_segment_dump_lists_every_batch(inspect: Callable[..., Any], written: Path) -> None:
     shown = inspect(written / SEGMENT)
     assert shown.code == 0, shown
     title, *batches, summary = shown.lines
@@ -56,7 +56,7 @@ def test_a_segment_is_shown_batch_by_batch(inspect: Callable[..., Any], written:
     assert summary.endswith("no problems")
 
 
-def test_the_same_for_programs(inspect: Callable[..., Any], written: Path) -> None:
+def test_a_segment_dump_as_json_lists_every_batch(inspect: Callable[..., Any], written: Path) -> None:
     batches = [json.loads(line) for line in inspect(written / SEGMENT, "--json", "--records").lines]
     assert [b["compression"] for b in batches] == ["none", "gzip", "snappy", "lz4", "zstd"]
     assert all(b["crc_ok"] and not b["problems"] and b["producer_id"] >= 0 for b in batches)
@@ -64,7 +64,7 @@ def test_the_same_for_programs(inspect: Callable[..., Any], written: Path) -> No
     assert batches[0]["contents"][0]["headers"] == [{"key": "h", "value": "1"}]
 
 
-def test_records_are_opened_when_asked_for(inspect: Callable[..., Any], written: Path) -> None:
+def test_records_are_shown_on_request(inspect: Callable[..., Any], written: Path) -> None:
     lines = inspect(written / SEGMENT, "--records").lines
     assert lines[2].split()[0] == "0"
     assert lines[2].endswith("  h=1  k  none 1")
@@ -88,7 +88,7 @@ def test_indexes_are_shown_entry_by_entry(inspect: Callable[..., Any], written: 
     assert all(json.loads(line)["timestamp"] > 1_600_000_000_000 for line in times.lines)
 
 
-def test_a_flipped_bit_is_found(inspect: Callable[..., Any], written: Path) -> None:
+def test_a_flipped_bit_is_reported(inspect: Callable[..., Any], written: Path) -> None:
     segment = written / SEGMENT
     data = bytearray(segment.read_bytes())
     data[70] ^= 1
@@ -102,7 +102,9 @@ def test_a_flipped_bit_is_found(inspect: Callable[..., Any], written: Path) -> N
     assert json.loads(inspect(segment, "--json").lines[0])["crc_ok"] is False
 
 
-def test_a_torn_end_is_found_and_all_before_it_is_shown(inspect: Callable[..., Any], written: Path) -> None:
+def test_a_torn_tail_is_reported_after_all_batches_before_it(
+    inspect: Callable[..., Any], written: Path
+) -> None:
     segment = written / SEGMENT
     segment.write_bytes(segment.read_bytes()[:-20])
     shown = inspect(segment)
@@ -111,7 +113,7 @@ def test_a_torn_end_is_found_and_all_before_it_is_shown(inspect: Callable[..., A
     assert ": 4 batches, 8 records, offsets 0 to 7, " in shown.lines[-1]
 
 
-def test_an_index_that_points_nowhere_is_found(inspect: Callable[..., Any], written: Path) -> None:
+def test_an_index_entry_without_a_batch_is_reported(inspect: Callable[..., Any], written: Path) -> None:
     index = written / SEGMENT.replace(".log", ".index")
     data = bytearray(index.read_bytes())
     data[7] ^= 1
@@ -122,7 +124,9 @@ def test_an_index_that_points_nowhere_is_found(inspect: Callable[..., Any], writ
 
 
 @pytest.mark.parametrize("name", ["nothing", "meta.properties", ""])
-def test_what_is_no_log_file_is_refused(inspect: Callable[..., Any], written: Path, name: str) -> None:
+def test_a_file_that_is_not_a_log_file_is_refused(
+    inspect: Callable[..., Any], written: Path, name: str
+) -> None:
     refused = inspect(written.parent / name)
     assert refused.code == 2
     assert refused.err.startswith("error: ")

@@ -32,7 +32,7 @@ def test_lines_come_back_in_order(ottla: Command, topic: str) -> None:
     assert consumed.err == ""
 
 
-def test_no_input_is_no_records(ottla: Command, topic: str) -> None:
+def test_empty_input_produces_no_records(ottla: Command, topic: str) -> None:
     assert ottla.ok("produce", topic).err.startswith("0 records, 0 B in ")
     assert ottla.ok("consume", topic).out == ""
 
@@ -49,7 +49,9 @@ def test_no_input_is_no_records(ottla: Command, topic: str) -> None:
         ("zstd", "all"),
     ],
 )
-def test_every_codec_and_every_acks(ottla: Command, topic: str, codec: str, acks: str) -> None:
+def test_records_pass_with_every_codec_and_acks_level(
+    ottla: Command, topic: str, codec: str, acks: str
+) -> None:
     lines = [f"line {number} " + "x" * (number % 100) for number in range(2000)]
     ottla.ok("produce", topic, "--compression", codec, "--acks", acks, input="\n".join(lines))
     deadline = time.monotonic() + 20
@@ -60,7 +62,7 @@ def test_every_codec_and_every_acks(ottla: Command, topic: str, codec: str, acks
     assert found == lines
 
 
-def test_keys_headers_and_timestamps_as_json_and_back(ottla: Command, make_topic: Callable[..., str]) -> None:
+def test_json_output_of_consume_can_be_produced_again(ottla: Command, make_topic: Callable[..., str]) -> None:
     first, second = make_topic(3), make_topic(3)
     given = [
         {"key": "k1", "value": "v1", "headers": {"a": "1"}, "timestamp": 1700000000000, "partition": 2},
@@ -114,7 +116,7 @@ def test_keys_from_lines_go_to_their_partitions(ottla: Command, make_topic: Call
         assert str(record["value"]) == str(record["key"]).replace("key-", "v")
 
 
-def test_text_columns_show_what_is_asked_for(ottla: Command, topic: str) -> None:
+def test_text_output_shows_the_requested_columns(ottla: Command, topic: str) -> None:
     ottla.ok("produce", topic, "--key", "k", "--header", "h=1", input="v\n")
     line = ottla.ok("consume", topic, "--keys", "--headers", "--offsets", "--timestamps").out
     when, where, headers, key, value = line.rstrip("\n").split("\t")
@@ -124,7 +126,7 @@ def test_text_columns_show_what_is_asked_for(ottla: Command, topic: str) -> None
     assert ottla.ok("consume", topic, "--format", "hex", "--keys").out == "6b\t76\n"
 
 
-def test_bytes_that_are_no_text_pass_unchanged(ottla: Command, topic: str) -> None:
+def test_binary_values_pass_unchanged(ottla: Command, topic: str) -> None:
     data = bytes(b for b in range(256) if b not in (10, 13))
     ottla.ok("produce", topic, input=data + b"\n")
     assert (
@@ -132,7 +134,7 @@ def test_bytes_that_are_no_text_pass_unchanged(ottla: Command, topic: str) -> No
     )
 
 
-def test_hex_and_base64_input(ottla: Command, topic: str) -> None:
+def test_input_can_be_hex_or_base64(ottla: Command, topic: str) -> None:
     ottla.ok("produce", topic, "--format", "hex", input="00ff0a\n")
     ottla.ok("produce", topic, "--format", "base64", input="AP8K\n")
     assert ottla.ok("consume", topic, "--format", "hex").lines == ["00ff0a", "00ff0a"]
@@ -157,7 +159,7 @@ def test_files_are_read_instead_of_stdin(ottla: Command, topic: str, tmp_path: P
     )
 
 
-def test_the_summary_for_programs(ottla: Command, topic: str) -> None:
+def test_the_summary_can_be_json(ottla: Command, topic: str) -> None:
     ottla.ok("produce", topic, input="0\n")
     summary = ottla.ok("produce", topic, "--json", input="1\n2\n").document
     assert summary["topic"] == topic
@@ -165,7 +167,7 @@ def test_the_summary_for_programs(ottla: Command, topic: str) -> None:
     assert summary["partitions"] == {"0": {"first_offset": 1, "last_offset": 2}}
 
 
-def test_a_bad_line_is_named_and_what_came_before_it_is_written(ottla: Command, topic: str) -> None:
+def test_an_invalid_line_is_reported_and_the_lines_before_it_are_written(ottla: Command, topic: str) -> None:
     bad = ottla(
         "produce",
         topic,
@@ -196,7 +198,7 @@ def test_small_limits_split_large_batches(ottla: Command, make_topic: Callable[.
     assert ottla.ok("consume", topic).lines == lines
 
 
-def test_megabytes_pass(ottla: Command, make_topic: Callable[..., str]) -> None:
+def test_a_large_input_is_written_completely(ottla: Command, make_topic: Callable[..., str]) -> None:
     topic = make_topic(2)
     lines = [f"{number:06d} " + "payload " * 20 for number in range(60_000)]
     ottla.ok("produce", topic, "-z", "lz4", input="\n".join(lines))
@@ -233,11 +235,15 @@ def hundred(ottla: Command, topic: str) -> str:
         (["--isolation", "uncommitted", "--offset", "99"], [99]),
     ],
 )
-def test_where_reading_starts(ottla: Command, hundred: str, options: list[str], expected: list[int]) -> None:
+def test_consume_starts_at_the_requested_position(
+    ottla: Command, hundred: str, options: list[str], expected: list[int]
+) -> None:
     assert ottla.ok("consume", hundred, *options).lines == [str(n) for n in expected]
 
 
-def test_an_offset_or_partition_outside_is_an_error_with_what_there_is(ottla: Command, hundred: str) -> None:
+def test_an_unknown_offset_or_partition_is_an_error_that_names_the_valid_range(
+    ottla: Command, hundred: str
+) -> None:
     outside = ottla("consume", hundred, "--offset", "101")
     assert outside.code == 1
     assert f"offset 101 is not in partition 0 of '{hundred}', which holds 0 to 99" in outside.err
@@ -266,7 +272,7 @@ def test_following_ends_after_the_count(ottla: Command, topic: str) -> None:
         assert following.returncode == 0
 
 
-def test_a_reader_that_leaves_is_no_error(ottla: Command, topic: str) -> None:
+def test_a_closed_output_pipe_is_not_an_error(ottla: Command, topic: str) -> None:
     ottla.ok("produce", topic, input="x" * 100 + "\n" + "line\n" * 50_000)
     with ottla.start("consume", topic) as consuming:
         assert consuming.stdout is not None
@@ -277,7 +283,7 @@ def test_a_reader_that_leaves_is_no_error(ottla: Command, topic: str) -> None:
         assert consuming.stderr.read() == b""
 
 
-def test_slow_input_is_sent_as_it_comes(ottla: Command, topic: str) -> None:
+def test_slow_input_is_sent_as_it_arrives(ottla: Command, topic: str) -> None:
     with ottla.start("produce", topic, stdin=subprocess.PIPE) as producing:
         assert producing.stdin is not None
         for number in range(3):
@@ -304,7 +310,7 @@ def test_an_interrupt_sends_what_was_read_and_reports(ottla: Command, topic: str
         assert producing.stderr.read().decode().endswith(f" to {topic} (interrupted)\n")
 
 
-def test_a_missing_topic_is_created_and_said_or_refused(ottla: Command, name: str) -> None:
+def test_produce_creates_a_missing_topic_unless_no_create_is_given(ottla: Command, name: str) -> None:
     made = ottla.ok("produce", name, input="v\n")
     assert made.err.splitlines()[0] == f"Created topic {name} with 1 partition."
     assert ottla.ok("consume", name).lines == ["v"]
@@ -312,5 +318,5 @@ def test_a_missing_topic_is_created_and_said_or_refused(ottla: Command, name: st
     assert f"{name}-2" not in ottla.ok("topic", "list").out
 
 
-def test_quiet_is_quiet(ottla: Command, topic: str) -> None:
+def test_quiet_suppresses_all_messages(ottla: Command, topic: str) -> None:
     assert ottla.ok("produce", topic, "--quiet", input="v\n").err == ""

@@ -10,7 +10,7 @@ import ottla.testing
 from conformance.command import LIMIT, Command
 
 
-def test_following_goes_on_after_a_restart_of_the_broker() -> None:
+def test_consume_follow_continues_after_a_broker_restart() -> None:
     with ottla.testing.broker(topics={"t": 1}) as broker:
         ottla_command = Command(broker.bootstrap_servers)
         ottla_command.ok("produce", "t", input="before\n")
@@ -26,7 +26,7 @@ def test_following_goes_on_after_a_restart_of_the_broker() -> None:
             assert b"trying again" in following.stderr.read()
 
 
-def test_a_member_of_a_group_goes_on_after_a_restart_and_loses_and_repeats_nothing() -> None:
+def test_a_group_member_neither_loses_nor_repeats_records_over_a_broker_restart() -> None:
     with ottla.testing.broker(topics={"t": 1}) as broker:
         ottla_command = Command(broker.bootstrap_servers)
         ottla_command.ok("produce", "t", input="before\n")
@@ -44,7 +44,7 @@ def test_a_member_of_a_group_goes_on_after_a_restart_and_loses_and_repeats_nothi
         assert (group["state"], group["lag"]) == ("Empty", 0)
 
 
-def test_a_watch_goes_on_after_a_restart_of_the_broker() -> None:
+def test_group_watch_continues_after_a_broker_restart() -> None:
     with ottla.testing.broker(topics={"t": 1}) as broker:
         ottla_command = Command(broker.bootstrap_servers)
         ottla_command.ok("group", "reset-offsets", "g", "--topic", "t", "--to", "latest", "--execute")
@@ -70,7 +70,7 @@ def _wait_for_commit(ottla_command: Command, offset: int) -> None:
         assert time.monotonic() < deadline, result
 
 
-def test_producing_goes_on_after_a_restart_and_writes_every_line_once() -> None:
+def test_produce_writes_every_line_once_over_a_broker_restart() -> None:
     with ottla.testing.broker(topics={"t": 1}) as broker:
         ottla_command = Command(broker.bootstrap_servers)
         with ottla_command.start("produce", "t", stdin=subprocess.PIPE) as producing:
@@ -87,7 +87,7 @@ def test_producing_goes_on_after_a_restart_and_writes_every_line_once() -> None:
         assert ottla_command.ok("consume", "t").lines == ["before", "after"]
 
 
-def test_a_broker_that_does_not_come_back_ends_the_command_with_3() -> None:
+def test_a_command_exits_with_3_when_the_broker_does_not_come_back() -> None:
     with ottla.testing.broker(topics={"t": 1}) as broker:
         ottla_command = Command(broker.bootstrap_servers)
         with ottla_command.start("consume", "t", "--follow", "--timeout", "1") as following:

@@ -39,7 +39,7 @@ def serving(
         process.communicate()
 
 
-def test_a_broker_serves_and_keeps_its_data_over_a_stop(ottla: Command, tmp_path: Path) -> None:
+def test_records_survive_a_restart_of_the_broker(ottla: Command, tmp_path: Path) -> None:
     for count in (1, 2):
         with serving(ottla, "--data", str(tmp_path / "data")) as (process, ready):
             assert ready["data"] == str(tmp_path / "data")
@@ -86,7 +86,7 @@ def test_a_broker_started_by_nohup_ignores_the_end_of_its_terminal(ottla: Comman
         assert process.poll() is None
 
 
-def test_the_block_for_people_names_address_folder_and_how_to_stop(ottla: Command, tmp_path: Path) -> None:
+def test_the_start_message_names_address_folder_and_how_to_stop(ottla: Command, tmp_path: Path) -> None:
     with ottla.at_terminal("serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0") as terminal:
         terminal.wait_for("Ctrl-C")
         terminal.interrupt()
@@ -98,7 +98,7 @@ def test_the_block_for_people_names_address_folder_and_how_to_stop(ottla: Comman
     assert "Traceback" not in screen
 
 
-def test_the_default_folder_is_the_users_own(ottla: Command, tmp_path: Path) -> None:
+def test_the_default_data_folder_belongs_to_the_user(ottla: Command, tmp_path: Path) -> None:
     ottla.environment["XDG_DATA_HOME"] = str(tmp_path)
     with serving(ottla) as (_, ready):
         assert ready["data"] == str(tmp_path / "ottla" / "data")
@@ -107,7 +107,7 @@ def test_the_default_folder_is_the_users_own(ottla: Command, tmp_path: Path) -> 
         assert ready["data"] == str(tmp_path / "elsewhere")
 
 
-def test_settings_come_from_the_file_and_options_lie_over_them(ottla: Command, tmp_path: Path) -> None:
+def test_options_override_the_settings_of_the_file(ottla: Command, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text(f"num.partitions=7\nnode.id=42\nlog.dirs={tmp_path / 'from-file'}\n")
     with serving(ottla, "--config", str(properties), "--set", "num.partitions=3") as (_, ready):
@@ -131,7 +131,7 @@ def test_an_unknown_key_is_a_warning_with_the_nearest_one(ottla: Command, tmp_pa
     assert "num.partitions" in errors
 
 
-def test_all_that_is_wrong_with_the_configuration_is_said_at_once(ottla: Command, tmp_path: Path) -> None:
+def test_all_configuration_errors_are_reported_at_once(ottla: Command, tmp_path: Path) -> None:
     wrong = ottla(
         "serve", "--data", str(tmp_path), "--set", "num.partitions=many", "--set", "message.max.bytes=-5"
     )
@@ -159,7 +159,7 @@ def test_a_wrong_option_exits_with_2(ottla: Command, tmp_path: Path, options: li
     assert "Traceback" not in wrong.err
 
 
-def test_an_address_in_use_is_said(ottla: Command, tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported(ottla: Command, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         failed = ottla("serve", "--data", str(tmp_path), "--listen", address)
@@ -170,14 +170,14 @@ def test_an_address_in_use_is_said(ottla: Command, tmp_path: Path) -> None:
     ]
 
 
-def test_an_address_of_another_machine_is_said(ottla: Command, tmp_path: Path) -> None:
+def test_an_address_of_another_machine_is_reported(ottla: Command, tmp_path: Path) -> None:
     failed = ottla("serve", "--data", str(tmp_path), "--listen", "192.0.2.1:9092")
     assert failed.code == 1
     assert "error: cannot listen on 192.0.2.1:9092: cannot assign requested address" in failed.err
     assert "Traceback" not in failed.err
 
 
-def test_a_folder_in_use_is_said_with_its_user(ottla: Command, tmp_path: Path) -> None:
+def test_a_folder_in_use_is_reported_with_the_process_that_uses_it(ottla: Command, tmp_path: Path) -> None:
     with serving(ottla, "--data", str(tmp_path)) as (process, _):
         failed = ottla("serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0")
         assert failed.code == 1
@@ -187,7 +187,7 @@ def test_a_folder_in_use_is_said_with_its_user(ottla: Command, tmp_path: Path) -
         assert "Traceback" not in failed.err
 
 
-def test_a_folder_that_cannot_be_one_is_said(ottla: Command, tmp_path: Path) -> None:
+def test_a_data_folder_that_is_a_file_is_reported(ottla: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     failed = ottla("serve", "--data", str(tmp_path / "file" / "data"), "--listen", "127.0.0.1:0")
     assert failed.code == 1
@@ -197,13 +197,15 @@ def test_a_folder_that_cannot_be_one_is_said(ottla: Command, tmp_path: Path) -> 
     ]
 
 
-def test_a_folder_that_cannot_be_made_is_said(ottla: Command) -> None:
+def test_a_data_folder_that_cannot_be_created_is_reported(ottla: Command) -> None:
     failed = ottla("serve", "--data", "/proc/ottla", "--listen", "127.0.0.1:0")
     assert failed.code == 1
     assert failed.err.startswith("error: cannot make the data folder /proc/ottla: ")
 
 
-def test_the_data_of_another_cluster_is_left_alone(ottla: Command, tmp_path: Path) -> None:
+def test_the_data_folder_of_another_cluster_is_refused_and_left_unchanged(
+    ottla: Command, tmp_path: Path
+) -> None:
     with serving(ottla, "--data", str(tmp_path)) as (process, ready):
         Command(ready["bootstrap"]).ok("produce", "kept", input="record\n")
         process.send_signal(signal.SIGTERM)

@@ -110,7 +110,9 @@ def test_a_registry_with_a_node_that_cannot_be_read_is_called_damaged(
     assert log_of(tmp_path) == before
 
 
-def test_a_registry_that_is_a_folder_is_not_called_full(ottla_command: Command, tmp_path: Path) -> None:
+def test_a_registry_that_is_a_folder_is_not_reported_as_a_full_disk(
+    ottla_command: Command, tmp_path: Path
+) -> None:
     (tmp_path / "registry.sqlite").mkdir()
     said = refused(ottla_command, tmp_path)
     assert f"cannot use the registry {tmp_path / 'registry.sqlite'}: " in said
@@ -137,7 +139,7 @@ def test_an_address_that_cannot_be_listened_on_is_named(
 
 @pytest.mark.parametrize("name", ["SSL", "SASL_PLAINTEXT", "sasl_ssl"])
 @pytest.mark.parametrize("option", ["--listen", "--advertise"])
-def test_a_protocol_that_is_not_built_is_named(
+def test_an_unsupported_security_protocol_is_named(
     ottla_command: Command, tmp_path: Path, option: str, name: str
 ) -> None:
     wrong = ottla_command("serve", "--data", str(tmp_path), option, f"{name}://127.0.0.1:9092")

@@ -45,7 +45,7 @@ def test_typed_lines_are_sent_until_ctrl_d(ottla: Command, topic: str) -> None:
     assert ottla.ok("consume", topic).lines == ["hello"]
 
 
-def test_progress_shows_while_a_file_is_sent_and_is_gone_at_the_end(
+def test_progress_is_shown_while_a_file_is_sent_and_removed_at_the_end(
     ottla: Command, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = make_topic(1)
@@ -62,7 +62,7 @@ def test_progress_shows_while_a_file_is_sent_and_is_gone_at_the_end(
     assert last.rstrip().endswith(f"/s to {topic}")
 
 
-def test_consumed_records_are_dimmed_where_they_are_not_data(ottla: Command, topic: str) -> None:
+def test_consumed_records_have_dimmed_metadata(ottla: Command, topic: str) -> None:
     ottla.ok("produce", topic, "--key", "k", input="\x1b[31mred\n")
     with ottla.at_terminal("consume", topic, "--keys", "--offsets") as terminal:
         code, screen = terminal.finish()
@@ -72,7 +72,7 @@ def test_consumed_records_are_dimmed_where_they_are_not_data(ottla: Command, top
     assert "1 record, " in second
 
 
-def test_an_empty_topic_says_so(ottla: Command, topic: str) -> None:
+def test_consuming_an_empty_topic_says_that_it_is_empty(ottla: Command, topic: str) -> None:
     with ottla.at_terminal("consume", topic) as terminal:
         assert "no records" in terminal.finish()[1]
 
@@ -95,7 +95,7 @@ def test_an_error_is_marked_in_red(ottla: Command, name: str) -> None:
     assert screen.startswith("\x1b[1;31merror:\x1b[0m there is no topic")
 
 
-def test_help_says_what_there_is(ottla: Command) -> None:
+def test_help_lists_the_commands(ottla: Command) -> None:
     shown = ottla.ok("--help").out
     for command in ("serve", "topic", "produce", "consume", "log", "version"):
         assert f"\n  {command} " in shown
@@ -103,7 +103,7 @@ def test_help_says_what_there_is(ottla: Command) -> None:
     assert ottla.ok("version", "--json").document["ottla"]
 
 
-def test_help_imports_nothing_that_is_slow() -> None:
+def test_help_imports_no_slow_modules() -> None:
     """The budget is 0.2 s on an idle machine; what breaks it is an import, and that a busy one shows too."""
     code = "import sys; import ottla.cli.main; print(*sorted(sys.modules))"
     modules = subprocess.run(

@@ -58,7 +58,7 @@ def test_describe_shows_what_was_written(ottla: Command, topic: str) -> None:
     assert partition["size_bytes"] > 60
 
 
-def test_settings_are_changed_and_put_back(ottla: Command, topic: str) -> None:
+def test_topic_configs_are_changed_and_reset(ottla: Command, topic: str) -> None:
     changed = ottla.ok(
         "topic", "alter", topic, "--set", "retention.ms=1234567", "--set", "cleanup.policy=compact"
     )
@@ -86,7 +86,7 @@ def test_partitions_are_added_by_count_or_total(ottla: Command, topic: str) -> N
     assert ottla("topic", "add-partitions", topic).code == 2
 
 
-def test_creating_what_exists_is_an_error_unless_allowed(ottla: Command, topic: str) -> None:
+def test_creating_an_existing_topic_is_an_error_unless_allowed(ottla: Command, topic: str) -> None:
     again = ottla("topic", "create", topic)
     assert again.code == 1
     assert f"topic '{topic}' exists already" in again.err
@@ -95,7 +95,7 @@ def test_creating_what_exists_is_an_error_unless_allowed(ottla: Command, topic: 
     assert allowed == [{"name": topic, "created": False}]
 
 
-def test_deleting_asks_and_a_script_must_say_yes(ottla: Command, topic: str) -> None:
+def test_delete_asks_at_a_terminal_and_requires_yes_in_a_script(ottla: Command, topic: str) -> None:
     refused = ottla("topic", "delete", topic, input="y\n")
     assert refused.code == 2
     assert "--yes" in refused.err
@@ -113,7 +113,7 @@ def test_deleting_asks_and_a_script_must_say_yes(ottla: Command, topic: str) -> 
     assert topic not in ottla.ok("topic", "list").out
 
 
-def test_a_name_that_is_nearly_right_is_suggested(ottla: Command, name: str) -> None:
+def test_a_similar_topic_name_is_suggested(ottla: Command, name: str) -> None:
     ottla.ok("topic", "create", f"{name}-payments")
     for command in (
         ("topic", "describe"),
@@ -140,7 +140,7 @@ def test_a_name_that_is_nearly_right_is_suggested(ottla: Command, name: str) -> 
         (["alter", "{topic}", "--set", "cleanup.policy=never"], "INVALID_CONFIG"),
     ],
 )
-def test_what_the_broker_refuses_is_said_in_one_line(
+def test_a_refusal_of_the_broker_is_printed_in_one_line(
     ottla: Command, topic: str, name: str, arguments: list[str], said: str
 ) -> None:
     refused = ottla("topic", *(a.format(new=name, topic=topic) for a in arguments))
@@ -179,7 +179,7 @@ def test_a_wrong_command_line_exits_with_2_and_never_a_traceback(
     assert "Traceback" not in wrong.err
 
 
-def test_a_broker_that_is_not_there_exits_with_3_and_says_what_to_do(ottla: Command) -> None:
+def test_an_unreachable_broker_exits_with_3_and_says_what_to_do(ottla: Command) -> None:
     for command in (["topic", "list"], ["consume", "t"], ["produce", "t"], ["topic", "create", "t"]):
         missing = ottla(*command, "--bootstrap", "127.0.0.1:1", "--timeout", "0.1")
         assert missing.code == 3

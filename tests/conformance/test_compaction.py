@@ -43,7 +43,7 @@ def compacted(broker: Any) -> tuple[str, dict[int, tuple[bytes, bytes | None]]]:
 
 
 @pytest.mark.parametrize("cls", CLIENTS, ids=lambda cls: cls.name)
-def test_every_client_reads_what_is_left_from_every_offset(
+def test_every_client_reads_a_compacted_topic_from_every_offset(
     cls: Any, broker: Any, compacted: tuple[str, dict[int, tuple[bytes, bytes | None]]]
 ) -> None:
     topic, left = compacted
@@ -58,7 +58,7 @@ def test_every_client_reads_what_is_left_from_every_offset(
         assert first.offset == max(start, 9 * KEYS)
 
 
-def test_the_broker_compacts_by_itself_when_enough_is_dirty(broker: Any) -> None:
+def test_the_broker_compacts_above_the_dirty_ratio(broker: Any) -> None:
     broker.create_topic("by-itself", config=COMPACTED)
     client = ConfluentClient(broker.bootstrap_servers)
     payload = os.urandom(50_000)
@@ -100,7 +100,7 @@ def test_a_request_to_compact_a_topic_with_another_policy_is_refused(broker: Any
     assert ottla("topic", "compact", "plain").code != 0, "without --now nothing is done"
 
 
-def test_damage_is_shown_as_the_reason_and_hurts_no_other_partition(broker: Any) -> None:
+def test_a_damaged_partition_is_reported_and_the_others_are_compacted(broker: Any) -> None:
     broker.create_topic("damaged", partitions=2, config=COMPACTED)
     client = ConfluentClient(broker.bootstrap_servers)
     for partition in (0, 1):

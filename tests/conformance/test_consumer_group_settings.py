@@ -54,14 +54,14 @@ def configure(wire: Wire, **values: int) -> None:
     assert not answer.error_code, answer.error_message
 
 
-def test_a_groups_own_heartbeat_interval_holds_from_the_next_heartbeat_on() -> None:
+def test_a_group_heartbeat_interval_applies_from_the_next_heartbeat() -> None:
     with broker(**{"group.consumer.min.heartbeat.interval.ms": 10}) as wire:
         assert beat(wire).heartbeat_interval_ms == 500
         configure(wire, heartbeat_interval_ms=50)
         assert beat(wire, epoch=2).heartbeat_interval_ms == 50
 
 
-def test_a_groups_own_session_timeout_removes_the_silent() -> None:
+def test_a_group_session_timeout_removes_silent_members() -> None:
     with broker(**{"group.consumer.min.session.timeout.ms": 10}) as wire:
         configure(wire, session_timeout_ms=50)
         epoch = beat(wire).member_epoch
@@ -75,13 +75,13 @@ def test_a_groups_own_session_timeout_removes_the_silent() -> None:
 
 
 @pytest.mark.parametrize(("limit", "code"), [(1, ErrorCode.GROUP_MAX_SIZE_REACHED), (2, ErrorCode.NONE)])
-def test_a_group_has_a_largest_size(limit: int, code: ErrorCode) -> None:
+def test_the_number_of_members_of_a_group_is_limited(limit: int, code: ErrorCode) -> None:
     with broker(**{"group.consumer.max.size": limit}) as wire:
         assert beat(wire, "a").error_code == ErrorCode.NONE
         assert beat(wire, "b").error_code == code
 
 
-def test_the_protocol_may_be_switched_off() -> None:
+def test_the_consumer_protocol_can_be_switched_off() -> None:
     with broker(**{"group.coordinator.rebalance.protocols": "classic"}) as wire:
         assert beat(wire).error_code == ErrorCode.UNSUPPORTED_VERSION
 
@@ -93,7 +93,7 @@ def test_the_first_assignor_is_the_default_and_others_are_refused() -> None:
         assert wire.call(ConsumerGroupDescribeRequest(group_ids=["g"])).groups[0].assignor_name == "range"
 
 
-def test_the_broker_makes_ids_for_clients_of_version_0() -> None:
+def test_the_broker_generates_member_ids_for_version_0() -> None:
     with broker() as wire:
         first, second = beat(wire, "", version=0), beat(wire, "", version=0)
         assert first.member_id and second.member_id and first.member_id != second.member_id

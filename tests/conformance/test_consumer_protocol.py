@@ -57,7 +57,7 @@ def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
     assert producer.flush(30) == 0
 
 
-def test_members_join_and_leave_and_none_gives_up_more_than_it_must(
+def test_joining_and_leaving_members_revoke_only_the_necessary_partitions(
     make_topic: Callable[..., str], join: Join
 ) -> None:
     topic = make_topic(6)
@@ -114,7 +114,7 @@ def test_new_partitions_are_read(make_topic: Callable[..., str], join: Join, adm
     await_shared(members, all_of(topic, 6))
 
 
-def test_an_expression_follows_topics_that_appear_and_go(
+def test_a_regex_subscription_follows_created_and_deleted_topics(
     bootstrap: str, name: str, join: Join, admin: AdminClient
 ) -> None:
     admin.create_topics([NewTopic(f"{name}-a", 2, 1)])[f"{name}-a"].result(30)
@@ -140,7 +140,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions_without_a_rebalance(
     assert len(other.owned) == 2 and other.revoked == revoked
 
 
-def test_what_was_not_committed_is_read_again(
+def test_uncommitted_records_are_read_again(
     bootstrap: str, make_topic: Callable[..., str], join: Join
 ) -> None:
     topic = make_topic(1)
@@ -171,7 +171,7 @@ def test_commits_survive_a_rebalance_and_are_seen_by_the_next_owner(
     assert [offset for _, _, offset in second.received] == [5]
 
 
-def test_a_member_can_go_back(bootstrap: str, make_topic: Callable[..., str], join: Join) -> None:
+def test_a_member_can_seek_backwards(bootstrap: str, make_topic: Callable[..., str], join: Join) -> None:
     topic = make_topic(1)
     produce(bootstrap, topic, 0, 3)
     member = join(topic)
@@ -230,7 +230,7 @@ def test_a_running_group_changes_from_the_classic_protocol_and_back(
     await_shared([old, again], all_of(topic, 4))
 
 
-def test_a_member_that_dies_without_a_word_is_replaced() -> None:
+def test_a_killed_member_is_replaced() -> None:
     settings = {"group.consumer.session.timeout.ms": 2000, "group.consumer.min.session.timeout.ms": 1000}
     with ottla.testing.broker(topics={"t": 4}, settings=settings) as broker:
         command = [sys.executable, str(Path(__file__).with_name("group_member.py"))]

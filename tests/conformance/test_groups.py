@@ -179,7 +179,7 @@ def test_partitions_that_are_added_get_an_owner(
     until(shared([member], {topic: 3}), [member], "the new partitions")
 
 
-def test_a_topic_that_comes_to_match_an_expression_is_read(
+def test_a_new_topic_that_matches_a_regex_subscription_is_read(
     anyone: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str, name: str
 ) -> None:
     setup = ConfluentClient(bootstrap)
@@ -221,7 +221,7 @@ def test_a_static_member_that_restarts_in_time_causes_no_rebalance(
     assert shared([first, back], {topic: 2})()
 
 
-def test_the_place_of_a_static_member_is_free_after_its_session_timeout(
+def test_partitions_of_a_static_member_are_reassigned_after_its_session_timeout(
     anyone: type[Any], join: Joining, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(2)
@@ -249,7 +249,7 @@ def test_the_next_member_goes_on_from_the_committed_offset(
     assert [r.offset for r in take(second, 5)] == list(range(10, 15))
 
 
-def test_offsets_are_committed_now_and_then_by_themselves(
+def test_offsets_are_committed_automatically(
     anyone: type[Any], join: Joining, topic: str, bootstrap: str, group: str
 ) -> None:
     fill(bootstrap, topic, 1, 10)
@@ -258,7 +258,7 @@ def test_offsets_are_committed_now_and_then_by_themselves(
     until(lambda: _committed(bootstrap, group, topic) == 10, [member], "a commit")
 
 
-def test_a_commit_need_not_be_waited_for(
+def test_offsets_can_be_committed_asynchronously(
     kind: type[Any], join: Joining, topic: str, bootstrap: str, group: str
 ) -> None:
     fill(bootstrap, topic, 1, 10)

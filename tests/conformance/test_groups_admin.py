@@ -119,7 +119,7 @@ def kafka_python(bootstrap: str) -> Any:
     return closing(kafka.admin.KafkaAdminClient(bootstrap_servers=bootstrap))
 
 
-def test_offsets_of_a_topic_that_is_read_cannot_be_changed_from_outside(
+def test_offsets_of_a_subscribed_topic_cannot_be_changed_by_an_administrator(
     admin: AdminClient, group: str, topic: str, member: ConfluentMember
 ) -> None:
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 2)])
@@ -145,7 +145,7 @@ def test_only_groups_without_members_can_be_deleted(
     assert refused.value.args[0].name() == "GROUP_ID_NOT_FOUND"
 
 
-def test_offsets_go_with_their_topic(
+def test_offsets_of_a_deleted_topic_are_deleted(
     admin: AdminClient, bootstrap: str, group: str, make_topic: Callable[..., str]
 ) -> None:
     deleted, kept = make_topic(), make_topic()
@@ -156,7 +156,7 @@ def test_offsets_go_with_their_topic(
         assert time.monotonic() < deadline, committed(admin, group)
 
 
-def test_the_topic_of_the_offsets_is_internal_and_takes_no_records_of_clients(
+def test_the_offsets_topic_is_internal_and_refuses_records_of_clients(
     admin: AdminClient, bootstrap: str, group: str, topic: str
 ) -> None:
     commit(bootstrap, group, TopicPartition(topic, 0, 1))

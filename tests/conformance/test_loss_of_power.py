@@ -70,7 +70,7 @@ def poll(consumer: Consumer, count: int) -> list[Message]:
     return found
 
 
-def test_a_reader_ahead_of_the_log_gets_the_diverging_epoch(broker: InProcessBroker, tmp_path: Path) -> None:
+def test_a_fetch_beyond_the_log_end_gets_the_diverging_epoch(broker: InProcessBroker, tmp_path: Path) -> None:
     write(broker, *map(str, range(WRITTEN)))
     lose_power(broker, tmp_path)
     with Wire(broker.bootstrap_servers) as wire:
@@ -103,7 +103,9 @@ def test_a_reader_ahead_of_the_log_gets_the_diverging_epoch(broker: InProcessBro
         assert (end.error_code, end.leader_epoch, end.end_offset) == (ErrorCode.NONE, 0, KEPT)
 
 
-def test_a_real_consumer_that_had_read_on_misses_nothing_new(broker: InProcessBroker, tmp_path: Path) -> None:
+def test_a_consumer_that_had_read_lost_records_misses_no_new_ones(
+    broker: InProcessBroker, tmp_path: Path
+) -> None:
     write(broker, *map(str, range(WRITTEN)))
     consumer = Consumer(
         {
@@ -128,7 +130,7 @@ def test_a_real_consumer_that_had_read_on_misses_nothing_new(broker: InProcessBr
     assert found == list(enumerate(new, start=KEPT))
 
 
-def test_a_broker_that_is_only_killed_goes_on_in_the_same_epoch(broker: InProcessBroker) -> None:
+def test_a_killed_broker_restarts_in_the_same_leader_epoch(broker: InProcessBroker) -> None:
     write(broker, "a")
     broker.kill()
     broker.start()

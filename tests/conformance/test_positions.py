@@ -49,7 +49,7 @@ def test_an_offset_begins_exactly_there(client: Any, topic: str) -> None:
         assert [r.offset for r in reader.take(7)] == list(range(13, 20))
 
 
-def test_tail_begins_so_many_records_before_the_end(client: Any, topic: str) -> None:
+def test_tail_begins_the_given_number_of_records_before_the_end(client: Any, topic: str) -> None:
     client.produce(topic, numbered(20))
     with client.reading(topic, 0, Start.tail(3)) as reader:
         assert [r.offset for r in reader.take(3)] == [17, 18, 19]

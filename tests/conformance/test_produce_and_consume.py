@@ -127,7 +127,7 @@ def test_ten_thousand_records_arrive_in_order_without_gaps(client: Any, topic: s
     assert [r.value for r in received] == [b"%d" % n for n in range(10_000)]
 
 
-def test_what_one_client_writes_every_other_reads(client: Any, reader: Any, topic: str) -> None:
+def test_every_client_reads_the_records_of_every_other_client(client: Any, reader: Any, topic: str) -> None:
     messages = written(20)
     for codec in CODECS:
         client.produce(topic, messages, codec=codec)

@@ -49,7 +49,7 @@ def test_a_topic_is_created_with_its_configs(client: Any, bootstrap: str, name: 
     assert config["max.message.bytes"] == "1048588"
 
 
-def test_partitions_can_be_placed_by_hand(client: Any, bootstrap: str, name: str) -> None:
+def test_replicas_can_be_assigned_manually(client: Any, bootstrap: str, name: str) -> None:
     (broker, *_) = client.cluster().brokers
     client.create_topic_on(name, [[broker], [broker]])
     await_topic(bootstrap, name, 2)
@@ -136,7 +136,9 @@ def test_partitions_can_be_added_and_hold_records(client: Any, bootstrap: str, t
 
 
 @pytest.mark.parametrize("total", [1, 2])
-def test_partitions_cannot_be_taken_away(client: Any, make_topic: Callable[..., str], total: int) -> None:
+def test_the_number_of_partitions_cannot_be_reduced(
+    client: Any, make_topic: Callable[..., str], total: int
+) -> None:
     topic = make_topic(2)
     with pytest.raises(Refused) as refused:
         client.add_partitions(topic, total)

@@ -38,7 +38,7 @@ def test_metadata_in_every_version(wire: Wire) -> None:
         assert response.brokers, version
 
 
-def test_a_request_goes_to_the_node_it_is_meant_for(wire: Wire) -> None:
+def test_a_request_is_sent_to_the_given_node(wire: Wire) -> None:
     wire.metadata([])
     for node in wire.nodes:
         cluster = wire.call(DescribeClusterRequest(), node=node)
@@ -84,7 +84,9 @@ def test_records_pass_unchanged_with_every_codec(wire: Wire, topic: str, codec: 
     assert found == given
 
 
-def test_keys_go_home_and_the_rest_is_spread(wire: Wire, make_topic: Callable[..., str]) -> None:
+def test_keyed_records_go_to_their_partition_and_others_are_spread(
+    wire: Wire, make_topic: Callable[..., str]
+) -> None:
     topic = make_topic(4)
     with Producer(wire, topic) as producer:
         for number in range(100):
@@ -98,7 +100,7 @@ def test_keys_go_home_and_the_rest_is_spread(wire: Wire, make_topic: Callable[..
     assert {p for p, r in found if r.key is None} == {0, 1, 2, 3}
 
 
-def test_a_partition_that_is_not_there_is_refused(wire: Wire, topic: str) -> None:
+def test_an_unknown_partition_is_refused(wire: Wire, topic: str) -> None:
     with pytest.raises(ApiError, match="has no partition 3, only 0"):
         Producer(wire, topic).add(None, b"v", partition=3)
 

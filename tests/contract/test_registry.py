@@ -84,7 +84,7 @@ async def test_missing_nodes_and_existing_nodes_are_distinguished(place: Place) 
     await close(registry)
 
 
-async def test_refusals_name_the_node(place: Place) -> None:
+async def test_errors_name_the_node(place: Place) -> None:
     registry = await place.open()
     await registry.commit([Create("/a"), Create("/a/b")])
     for operation, error, path in (
@@ -112,7 +112,7 @@ async def test_paths_are_checked(place: Place) -> None:
     await close(registry)
 
 
-async def test_what_is_too_large_is_refused_and_what_fits_is_not(place: Place) -> None:
+async def test_nodes_and_commits_above_the_size_limits_are_refused(place: Place) -> None:
     registry = await place.open()
     await registry.commit([Create("/a", b"x" * MAX_NODE_BYTES)])
     with pytest.raises(ValueError, match="at most"):
@@ -126,7 +126,7 @@ async def test_what_is_too_large_is_refused_and_what_fits_is_not(place: Place) -
 # Commits
 
 
-async def test_a_commit_that_fails_at_its_end_leaves_nothing(place: Place) -> None:
+async def test_a_commit_whose_last_operation_fails_changes_nothing(place: Place) -> None:
     registry = await place.open()
     await registry.commit([Create("/a", b"old"), Create("/gone")])
     with pytest.raises(BadVersion):
@@ -147,7 +147,7 @@ async def test_operations_of_a_commit_see_the_ones_before_them(place: Place) -> 
     await close(registry)
 
 
-async def test_of_many_racers_for_one_node_exactly_one_wins(place: Place) -> None:
+async def test_of_concurrent_creations_of_a_node_exactly_one_succeeds(place: Place) -> None:
     sessions = [await place.open() for _ in range(4)]
 
     async def race(registry: Registry) -> bool:
@@ -199,7 +199,7 @@ async def test_children_are_names_in_order(place: Place) -> None:
     await close(registry)
 
 
-async def test_a_subtree_is_all_that_lies_below_and_nothing_beside(place: Place) -> None:
+async def test_a_subtree_contains_all_descendants_and_no_siblings(place: Place) -> None:
     registry = await place.open()
     beside = ["/a", "/a-b", "/a.b", "/a0", "/ab", "/b"]
     below = ["/a/b", "/a/b/c", "/a/b-c", "/a/ü"]
@@ -226,7 +226,7 @@ async def test_ten_thousand_nodes_are_written_in_batches_and_read_in_one(place: 
 # Sessions
 
 
-async def test_sessions_see_what_others_committed(place: Place) -> None:
+async def test_sessions_see_the_commits_of_other_sessions(place: Place) -> None:
     one, two = await place.open(), await place.open()
     assert one.session_id != two.session_id
     await one.commit([Create("/a", b"1")])
@@ -236,7 +236,7 @@ async def test_sessions_see_what_others_committed(place: Place) -> None:
     await close(one, two)
 
 
-async def test_ephemeral_nodes_say_whose_they_are_and_go_with_the_session(place: Place) -> None:
+async def test_ephemeral_nodes_have_an_owner_and_are_removed_with_its_session(place: Place) -> None:
     one, two = await place.open(), await place.open()
     await one.commit([Create("/mine", b"x", ephemeral=True), Create("/ours")])
     assert (await two.get("/mine")).owner == one.session_id
@@ -254,7 +254,7 @@ async def test_an_ephemeral_node_has_no_children(place: Place) -> None:
     await close(registry)
 
 
-async def test_a_dead_process_takes_its_ephemeral_nodes_with_it(place: Place) -> None:
+async def test_ephemeral_nodes_of_a_killed_process_are_removed(place: Place) -> None:
     one, two = await place.open(), await place.open()
     await one.commit([Create("/mine", ephemeral=True)])
     watch = await two.watch("/mine")
@@ -264,7 +264,7 @@ async def test_a_dead_process_takes_its_ephemeral_nodes_with_it(place: Place) ->
     await two.close()
 
 
-async def test_a_session_that_others_ended_can_write_nothing_until_it_is_renewed(place: Place) -> None:
+async def test_an_expired_session_cannot_write_until_it_is_renewed(place: Place) -> None:
     one, two = await place.open(), await place.open()
     await one.commit([Create("/mine", ephemeral=True), Create("/ours")])
     first = one.session_id
@@ -283,7 +283,7 @@ async def test_a_session_that_others_ended_can_write_nothing_until_it_is_renewed
     await close(one, two)
 
 
-async def test_a_lost_session_is_signalled_without_a_call(place: Place) -> None:
+async def test_a_lost_session_is_signalled_without_a_request(place: Place) -> None:
     one, two = await place.open(), await place.open()
     watch = await one.watch("/never")
     await place.expire(one, witness=two)

@@ -236,7 +236,7 @@ def names_of_kinds() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize(("stop", "kind"), names_of_kinds())
-def test_a_damaged_file_is_repaired_or_told(
+def test_a_damaged_file_is_repaired_or_reported(
     stop: str,
     kind: str,
     way: Callable[[MemoryDisk, Path, Random], None],
@@ -256,7 +256,9 @@ def bits(size: int, rng: Random) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("stop", "kind"), names_of_kinds())
-def test_a_flipped_bit_is_repaired_or_told(stop: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flipped_bit_is_repaired_or_reported(
+    stop: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     rng = Random(f"{stop} {kind}")
     for path in kinds(stop)[kind]:
         for position, mask in bits(folder_after(stop).open(path).size, rng):

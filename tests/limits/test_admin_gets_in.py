@@ -46,7 +46,7 @@ def is_let_in(broker: BrokerProcess) -> bool:
         {"max_connections_per_ip": 0, "max_connections_per_ip_overrides": "10.0.0.1:5"},
     ],
 )
-def test_limits_that_would_lock_out_the_client_that_sets_them_are_refused(
+def test_connection_limits_that_would_lock_out_their_own_client_are_refused(
     tmp_path: Path, values: dict[str, object]
 ) -> None:
     with BrokerProcess(tmp_path) as broker:
@@ -56,7 +56,7 @@ def test_limits_that_would_lock_out_the_client_that_sets_them_are_refused(
         assert is_let_in(broker)
 
 
-def test_an_address_may_be_locked_out_by_another(tmp_path: Path) -> None:
+def test_connection_limits_may_lock_out_another_address(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker, RawClient(broker.bootstrap_servers) as admin:
         values = {"max_connections_per_ip": 0, "max_connections_per_ip_overrides": "127.0.0.1:100"}
         assert set_on_all_brokers(admin, **values) == (0, None)
@@ -65,7 +65,7 @@ def test_an_address_may_be_locked_out_by_another(tmp_path: Path) -> None:
         assert is_let_in(broker)
 
 
-def test_the_command_line_lets_an_operator_in_again(tmp_path: Path) -> None:
+def test_a_command_line_option_overrides_limits_that_lock_everyone_out(tmp_path: Path) -> None:
     """A limit of one is legal, and taken by whoever holds the one connection."""
     with BrokerProcess(tmp_path) as broker:
         with RawClient(broker.bootstrap_servers) as admin:

@@ -108,7 +108,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
             client.receive()
 
 
-def test_a_waiting_fetch_holds_back_what_was_sent_behind_it() -> None:
+def test_a_waiting_fetch_holds_back_the_requests_behind_it() -> None:
     with ottla.testing.broker(topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as client:
         began = time.monotonic()
         client.socket.sendall(
@@ -122,7 +122,7 @@ def test_a_waiting_fetch_holds_back_what_was_sent_behind_it() -> None:
         assert client.receive().responses[0].partition_responses[0].base_offset == 0
 
 
-def test_a_client_that_leaves_in_the_middle_harms_nobody() -> None:
+def test_a_client_that_disconnects_inside_a_frame_does_not_affect_others() -> None:
     with ottla.testing.broker(topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as neighbour:
         frame = neighbour.frame(produce_request("t", [b"x" * 200_000]), 9)
         for cut in (1, 3, 4, 10, 1000, 70_000, len(frame) - 1):
@@ -135,7 +135,7 @@ def test_a_client_that_leaves_in_the_middle_harms_nobody() -> None:
         assert neighbour.receive().responses[0].partition_responses[0].base_offset == 0
 
 
-def test_frames_that_come_byte_by_byte_hold_up_nobody(stack: ExitStack) -> None:
+def test_frames_that_arrive_byte_by_byte_do_not_hold_up_other_clients(stack: ExitStack) -> None:
     """Slow-loris: a hundred clients that never finish a frame."""
     with ottla.testing.broker(topics=["t"]) as broker:
         slow = [stack.enter_context(RawClient(broker.bootstrap_servers)) for _ in range(100)]
@@ -151,7 +151,7 @@ def test_frames_that_come_byte_by_byte_hold_up_nobody(stack: ExitStack) -> None:
             assert client.receive().error_code == 0
 
 
-def test_memory_held_by_a_client_that_stalls_comes_back_to_those_who_wait() -> None:
+def test_memory_held_by_a_stalled_client_is_freed_for_waiting_clients() -> None:
     settings = {
         "socket.request.max.bytes": 1_000_000,
         "queued.max.request.bytes": 1_000_000,

@@ -33,13 +33,13 @@ class LimitedBroker(BrokerProcess):
         self._command = [sys.executable, "-c", _LIMITED, str(soft), str(hard), *self._command]
 
 
-def test_the_broker_takes_all_the_descriptors_that_the_system_allows(tmp_path: Path) -> None:
+def test_the_broker_raises_its_descriptor_limit_to_the_maximum(tmp_path: Path) -> None:
     with LimitedBroker(tmp_path) as broker:
         assert broker.process is not None
         assert resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE) == (HARD, HARD)
 
 
-def test_a_crowd_of_clients_leaves_the_log_its_files(tmp_path: Path) -> None:
+def test_many_clients_leave_enough_descriptors_for_the_log(tmp_path: Path) -> None:
     with LimitedBroker(tmp_path) as broker, ExitStack() as stack:
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
         crowd = [stack.enter_context(RawClient(broker.bootstrap_servers)) for _ in range(CROWD)]
@@ -71,7 +71,7 @@ def test_a_broker_with_the_fewest_descriptors_works_and_stops_cleanly(tmp_path: 
                 assert client.produce("t", b"v", partition=partition).base_offset == 2
 
 
-def test_logs_closed_one_by_one_share_the_few_descriptors_there_are(tmp_path: Path) -> None:
+def test_many_logs_are_closed_with_few_descriptors(tmp_path: Path) -> None:
     """Where the file system cannot be synced at once, as on an older system."""
     program = """
 import errno, logging, resource, sys

@@ -43,7 +43,7 @@ def free_bytes(small: SmallDisk) -> int:
     return (small.disk or RealDisk()).space(small.data)[1]
 
 
-def test_producing_stops_at_the_mark_and_all_else_goes_on(
+def test_producing_stops_at_the_free_space_mark_and_everything_else_works(
     small_disk: SmallDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "ottla.space")

@@ -89,7 +89,9 @@ def read(client: RawClient, topic: str, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("segment_bytes", [1 * MB, 100 * MB])
-def test_a_full_disk_refuses_writes_keeps_reads_and_heals(small_disk: SmallDisk, segment_bytes: int) -> None:
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers(
+    small_disk: SmallDisk, segment_bytes: int
+) -> None:
     settings = {"log.segment.bytes": segment_bytes, "log.index.size.max.bytes": 64 * 1024, **TO_THE_END}
     with ottla.testing.broker(
         topics=["t", "other"], data=small_disk.data, disk=small_disk.disk, settings=settings
@@ -113,7 +115,7 @@ def test_a_full_disk_refuses_writes_keeps_reads_and_heals(small_disk: SmallDisk,
             assert client.produce("t", b"%06d" % (taken + 1)).base_offset == taken + 1
 
 
-def test_an_idempotent_producer_goes_on_by_itself_when_space_returns(small_disk: SmallDisk) -> None:
+def test_an_idempotent_producer_continues_by_itself_when_space_returns(small_disk: SmallDisk) -> None:
     with ottla.testing.broker(
         topics=["t", "ballast"], data=small_disk.data, disk=small_disk.disk, settings=TO_THE_END
     ) as broker:

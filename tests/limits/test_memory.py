@@ -42,7 +42,7 @@ def is_served_quickly(broker: BrokerProcess) -> bool:
         return client.call(ApiVersionsRequest(), 0).error_code == 0 and time.monotonic() - began < 1
 
 
-def test_a_claimed_size_is_not_a_used_size(broker: BrokerProcess) -> None:
+def test_memory_is_not_allocated_for_claimed_frame_sizes(broker: BrokerProcess) -> None:
     """Fifty frames claim 40 MB each and send little of it; together they stay below the bound."""
     before = broker.resident_bytes
     with ExitStack() as stack:
@@ -53,7 +53,7 @@ def test_a_claimed_size_is_not_a_used_size(broker: BrokerProcess) -> None:
         assert broker.resident_bytes - before < REQUEST_MEMORY + 16 * MB
 
 
-def test_requests_under_way_use_no_more_memory_than_they_may(broker: BrokerProcess) -> None:
+def test_requests_in_progress_stay_within_their_memory_limit(broker: BrokerProcess) -> None:
     """Six producers of 20 MB at once: not all fit, the others wait, all are answered."""
     before, most = broker.resident_bytes, 0
     with ExitStack() as stack:
@@ -83,7 +83,7 @@ def test_requests_under_way_use_no_more_memory_than_they_may(broker: BrokerProce
     assert most < REQUEST_MEMORY + 16 * MB, f"{most / MB:.0f} MB"
 
 
-def test_a_client_that_fetches_and_never_reads_costs_nothing(broker: BrokerProcess) -> None:
+def test_fetch_responses_that_are_never_read_take_no_memory(broker: BrokerProcess) -> None:
     with RawClient(broker.bootstrap_servers) as writer:
         for _ in range(20):
             assert writer.produce("b", b"x" * 1 * MB).error_code == 0
@@ -99,7 +99,7 @@ def test_a_client_that_fetches_and_never_reads_costs_nothing(broker: BrokerProce
         assert broker.resident_bytes - before < 8 * MB
 
 
-def test_a_client_that_asks_much_and_never_reads_costs_nothing(broker: BrokerProcess) -> None:
+def test_a_client_that_pipelines_requests_and_never_reads_takes_no_memory(broker: BrokerProcess) -> None:
     """The same with answers that are made in memory."""
     before = broker.resident_bytes
     with ExitStack() as stack:
@@ -116,7 +116,7 @@ def test_a_client_that_asks_much_and_never_reads_costs_nothing(broker: BrokerPro
         assert broker.resident_bytes - before < 16 * MB
 
 
-def test_clients_that_leave_while_they_wait_leave_nothing_behind(broker: BrokerProcess) -> None:
+def test_clients_that_disconnect_in_purgatory_leave_no_memory_or_descriptors(broker: BrokerProcess) -> None:
     def storm() -> None:
         for _ in range(300):
             with RawClient(broker.bootstrap_servers) as client:
@@ -135,7 +135,7 @@ def test_clients_that_leave_while_they_wait_leave_nothing_behind(broker: BrokerP
     assert broker.resident_bytes - before < 4 * MB
 
 
-def test_answers_that_nobody_takes_use_no_more_memory_than_they_may(tmp_path: Path) -> None:
+def test_unread_responses_stay_within_their_memory_limit(tmp_path: Path) -> None:
     """Forty clients ask for much and read nothing: the slowest are cut off, and the broker says so."""
     names = [MetadataRequestTopic(name=f"no-such-topic-{number:05d}") for number in range(20_000)]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=False)

@@ -44,7 +44,7 @@ def test_bytes_that_are_no_request_close_the_connection() -> None:
                 assert client.is_closed(within=2), nonsense[:20]
 
 
-def test_a_record_above_the_largest_size_is_refused_with_the_limits_name() -> None:
+def test_a_record_above_the_size_limit_is_refused_with_the_name_of_the_limit() -> None:
     with ottla.testing.broker(topics=["t"], message_max_bytes=10_000) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             refused = client.produce("t", b"x" * 10_001)
@@ -62,7 +62,7 @@ def test_a_topic_may_allow_larger_or_smaller_records_than_the_broker() -> None:
             assert client.produce("large", b"x" * 40_000).error_code == 0
 
 
-def test_partitions_above_the_limit_are_refused_with_its_name() -> None:
+def test_partitions_above_the_limit_are_refused_with_the_name_of_the_limit() -> None:
     with ottla.testing.broker(topics={"six": 6}, max_partitions=10) as broker:
         with pytest.raises(ApiError, match=r"max\.partitions"):
             broker.create_topic("five", partitions=5)
@@ -74,7 +74,7 @@ def test_partitions_above_the_limit_are_refused_with_its_name() -> None:
         broker.create_topic("four", partitions=4)
 
 
-def test_a_topic_is_not_created_by_itself_above_the_limit() -> None:
+def test_a_topic_is_not_auto_created_above_the_partition_limit() -> None:
     with ottla.testing.broker(topics={"full": 4}, max_partitions=4) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             request = MetadataRequest(

@@ -27,7 +27,7 @@ PATIENCE = 30.0
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("size", [1_000, 900_000])
-def test_a_consumer_of_records_that_are_not_in_memory_holds_up_nobody(size: int, restart: bool) -> None:
+def test_reading_records_from_disk_does_not_hold_up_other_clients(size: int, restart: bool) -> None:
     """After a restart the broker has to look for the records in the file, too."""
     disk = FaultyDisk(RealDisk())
     with ottla.testing.broker(topics=["cold", "warm"], disk=disk) as broker:
@@ -145,7 +145,7 @@ def test_producers_of_other_partitions_do_not_wait_for_a_slow_one() -> None:
             assert client.fetch("slow", 0).high_watermark == 1 + 4 * len(p99)
 
 
-def test_records_count_when_their_slow_write_has_ended_and_wake_their_readers() -> None:
+def test_records_become_visible_and_wake_fetches_when_a_slow_write_ends() -> None:
     slow = SlowPartition()
     with (
         ottla.testing.broker(topics=["slow"], disk=slow.disk) as broker,
@@ -166,7 +166,7 @@ def test_records_count_when_their_slow_write_has_ended_and_wake_their_readers() 
         assert consumer.receive().responses[0].partitions[0].high_watermark >= 2
 
 
-def test_a_retry_that_comes_while_the_first_write_waits_is_in_the_log_once() -> None:
+def test_a_retry_during_a_slow_write_of_the_same_batch_is_written_once() -> None:
     slow = SlowPartition()
     records = encode_batch(
         [Record(0, 1_700_000_000_000, None, b"once", [])], producer_id=7, producer_epoch=0, base_sequence=0
@@ -191,7 +191,7 @@ def test_a_retry_that_comes_while_the_first_write_waits_is_in_the_log_once() -> 
         assert first.fetch("slow", 0).high_watermark == 2
 
 
-def test_a_slow_disk_that_is_full_refuses_and_goes_on_when_there_is_space() -> None:
+def test_a_slow_full_disk_refuses_writes_until_there_is_space() -> None:
     slow = SlowPartition()
     with ottla.testing.broker(topics=["slow"], disk=slow.disk) as broker:
         with RawClient(broker.bootstrap_servers) as client:
@@ -229,7 +229,7 @@ def test_a_broker_that_ends_during_a_slow_write_leaves_a_sound_log(hard: bool) -
             assert client.produce("slow", b"third").base_offset == end
 
 
-def test_a_topic_that_is_deleted_during_a_slow_write_refuses_the_batches_behind_it() -> None:
+def test_deleting_a_topic_during_a_slow_write_refuses_the_waiting_batches() -> None:
     slow = SlowPartition()
     with (
         ottla.testing.broker(topics=["slow"], disk=slow.disk) as broker,

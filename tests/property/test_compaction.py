@@ -212,7 +212,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(examples(20, 200)))
-def test_any_mixture_of_writing_cleaning_stopping_and_reading_keeps_the_latest_values(seed: int) -> None:
+def test_the_latest_values_survive_any_mix_of_writes_compactions_and_restarts(seed: int) -> None:
     world = World(seed)
     rng = world.rng
     for _ in range(rng.choice([30, 80])):

@@ -259,7 +259,7 @@ class Story:
 
 @settings(max_examples=examples(25, 300), deadline=None)
 @given(seed=st.integers(0, 2**32), length=st.integers(1, 120))
-def test_no_partition_has_two_readers_and_all_are_read_in_the_end(seed: int, length: int) -> None:
+def test_no_partition_has_two_owners_and_all_are_owned_in_the_end(seed: int, length: int) -> None:
     story = Story(seed)
     for _ in range(length):
         story.step()

@@ -39,7 +39,7 @@ def load(partitions: Partitions) -> int:
 
 
 @given(st.sampled_from(sorted(ASSIGNORS)), wishes, counts)
-def test_every_partition_that_somebody_wants_has_one_owner_who_wants_it(
+def test_every_subscribed_partition_has_exactly_one_subscribed_owner(
     name: str, wanted: dict[str, frozenset[bytes]], topics: dict[bytes, int]
 ) -> None:
     members = members_of(wanted, topics)
@@ -63,7 +63,7 @@ def test_members_with_the_same_subscription_differ_by_one_at_most(
 
 
 @given(wishes, counts)
-def test_no_chain_of_members_could_make_it_more_even(
+def test_no_chain_of_moves_makes_the_assignment_more_even(
     wanted: dict[str, frozenset[bytes]], topics: dict[bytes, int]
 ) -> None:
     members = members_of(wanted, topics)
@@ -79,7 +79,7 @@ def test_no_chain_of_members_could_make_it_more_even(
 
 
 @given(wishes, counts)
-def test_nothing_moves_when_nothing_changes(
+def test_the_assignment_is_stable_without_changes(
     wanted: dict[str, frozenset[bytes]], topics: dict[bytes, int]
 ) -> None:
     first = uniform(members_of(wanted, topics), topics)
@@ -87,7 +87,7 @@ def test_nothing_moves_when_nothing_changes(
 
 
 @given(st.integers(1, 8), counts)
-def test_a_newcomer_gets_its_share_and_nobody_else_gets_anything(size: int, topics: dict[bytes, int]) -> None:
+def test_a_new_member_causes_no_moves_between_the_other_members(size: int, topics: dict[bytes, int]) -> None:
     wanted = {f"m{number}": frozenset(topics) for number in range(size)}
     first = uniform(members_of(wanted, topics), topics)
     second = uniform(members_of({**wanted, "new": frozenset(topics)}, topics, first), topics)
@@ -96,7 +96,9 @@ def test_a_newcomer_gets_its_share_and_nobody_else_gets_anything(size: int, topi
 
 
 @given(st.integers(2, 8), counts)
-def test_those_who_stay_keep_all_when_somebody_leaves(size: int, topics: dict[bytes, int]) -> None:
+def test_remaining_members_keep_their_partitions_when_a_member_leaves(
+    size: int, topics: dict[bytes, int]
+) -> None:
     wanted = {f"m{number}": frozenset(topics) for number in range(size)}
     first = uniform(members_of(wanted, topics), topics)
     del wanted["m0"]

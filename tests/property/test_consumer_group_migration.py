@@ -152,7 +152,7 @@ class Story:
 
 @settings(max_examples=examples(20, 200), deadline=None)
 @given(seed=st.integers(0, 2**32), length=st.integers(1, 80))
-def test_members_of_both_protocols_never_read_one_partition_together(seed: int, length: int) -> None:
+def test_members_of_both_protocols_never_share_a_partition(seed: int, length: int) -> None:
     story = Story(seed)
     for _ in range(length):
         story.step()

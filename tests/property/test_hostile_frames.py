@@ -81,7 +81,7 @@ def test_a_message_cut_off_at_any_byte_is_malformed(cls: Message, version: int) 
 
 
 @pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
-def test_bytes_behind_a_request_are_passed_over_and_behind_a_response_malformed(
+def test_trailing_bytes_are_ignored_in_requests_and_malformed_in_responses(
     cls: Message, version: int
 ) -> None:
     message = random_message(Random(version), cls, version)
@@ -96,7 +96,7 @@ def test_bytes_behind_a_request_are_passed_over_and_behind_a_response_malformed(
 @pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
 @few
 @given(seed=seeds)
-def test_a_spoiled_message_is_malformed_or_means_something(cls: Message, version: int, seed: int) -> None:
+def test_a_corrupted_message_is_malformed_or_round_trips(cls: Message, version: int, seed: int) -> None:
     rng = Random(seed)
     frame = b"".join(encode(random_message(rng, cls, version), version))
     for _ in range(5):
@@ -170,7 +170,7 @@ def test_no_request_of_any_version_needs_more_memory_than_the_limit(
         weigh(api.request, version, (1500, 2300, 3500, 5000, 7500, 11_000, 17_000), monkeypatch)
 
 
-def test_padding_buys_no_memory() -> None:
+def test_padding_does_not_raise_the_memory_limit() -> None:
     partitions = [OffsetCommitRequestPartition(partition_index=i) for i in range(200_000)]
     topic = OffsetCommitRequestTopic(name="t", partitions=partitions)
     frame = b"".join(encode(OffsetCommitRequest(group_id="g", topics=[topic]), 8))
@@ -180,7 +180,7 @@ def test_padding_buys_no_memory() -> None:
 
 
 @pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
-def test_in_slices_the_same_is_read_and_written(cls: Message, version: int) -> None:
+def test_decoding_and_encoding_in_slices_gives_the_same_result(cls: Message, version: int) -> None:
     message = random_message(Random(version), cls, version)
     frame = b"".join(encode(message, version))
     assert b"".join(result_of(encode_in_slices(message, version))[0]) == frame
@@ -258,7 +258,9 @@ def result_of(steps: Generator[None, None, T]) -> tuple[T, int]:
     ],
     ids=["Metadata", "OffsetCommit", "Fetch", "CreateTopics"],
 )
-def test_the_limit_on_memory_leaves_room_for_twenty_thousand_topics(request_: Request, version: int) -> None:
+def test_the_memory_limit_allows_requests_with_twenty_thousand_topics(
+    request_: Request, version: int
+) -> None:
     frame = b"".join(encode(request_, version))
     assert decode(type(request_), version, memoryview(frame)) == request_
 

@@ -92,7 +92,7 @@ def _image(
 
 
 @given(histories())
-def test_deltas_applied_one_by_one_lead_to_the_whole_image(history: list[ClusterImage]) -> None:
+def test_applying_each_delta_gives_the_whole_image(history: list[ClusterImage]) -> None:
     image = history[0]
     for following in history[1:]:
         image = image.apply(difference(image, following))
@@ -100,7 +100,7 @@ def test_deltas_applied_one_by_one_lead_to_the_whole_image(history: list[Cluster
 
 
 @given(histories())
-def test_one_delta_over_many_versions_does_what_the_many_do(history: list[ClusterImage]) -> None:
+def test_a_merged_delta_equals_its_deltas_in_sequence(history: list[ClusterImage]) -> None:
     deltas = [difference(old, new) for old, new in itertools.pairwise(history)]
     if deltas:
         merged = deltas[0]
@@ -110,7 +110,7 @@ def test_one_delta_over_many_versions_does_what_the_many_do(history: list[Cluste
 
 
 @given(histories(), st.integers(1, 5), st.data())
-def test_a_follower_of_the_feed_arrives_from_wherever_it_is(
+def test_a_feed_follower_reaches_the_latest_image_from_any_version(
     history: list[ClusterImage], kept: int, data: st.DataObject
 ) -> None:
     feed = ImageFeed(history[0], kept=kept)
@@ -140,7 +140,7 @@ requests = st.lists(
 
 @settings(deadline=None)  # it syncs to a registry; the time is that of the machine
 @given(requests)
-def test_the_controllers_image_is_what_the_registry_holds(
+def test_the_image_of_the_controller_equals_the_registry(
     operations: list[tuple[str, ...]],
 ) -> None:
     async def scenario() -> None:

@@ -27,7 +27,7 @@ own = [case for case in declared() if case[0].api_key >= FIRST_OWN]
 @pytest.mark.parametrize(("cls", "version"), own, ids=name_of)
 @few
 @given(chance)
-def test_messages_of_our_own_come_back_as_they_were(cls: Message, version: int, rng: Random) -> None:
+def test_messages_round_trip(cls: Message, version: int, rng: Random) -> None:
     message = random_message(rng, cls, version)
     assert decode(cls, version, memoryview(b"".join(encode(message, version)))) == message
 
@@ -35,7 +35,9 @@ def test_messages_of_our_own_come_back_as_they_were(cls: Message, version: int, 
 @pytest.mark.parametrize(("cls", "version"), of_kafka, ids=name_of)
 @few
 @given(chance)
-def test_our_bytes_are_those_of_kio_and_of_kafka_python(cls: Message, version: int, rng: Random) -> None:
+def test_encoded_messages_equal_those_of_kio_and_kafka_python(
+    cls: Message, version: int, rng: Random
+) -> None:
     message = random_message(rng, cls, version)
     ours = b"".join(encode(message, version))
     assert ours == kio_bytes(message, version)
@@ -45,7 +47,7 @@ def test_our_bytes_are_those_of_kio_and_of_kafka_python(cls: Message, version: i
 
 
 @pytest.mark.parametrize(("cls", "version"), of_kafka, ids=name_of)
-def test_a_message_of_defaults_has_the_bytes_of_both_oracles(cls: Message, version: int) -> None:
+def test_a_default_message_is_encoded_like_kio_and_kafka_python_do(cls: Message, version: int) -> None:
     message = cls()
     ours = b"".join(encode(message, version))
     assert ours == kio_bytes(message, version)

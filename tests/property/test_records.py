@@ -50,7 +50,7 @@ def numbered_records(draw: st.DrawFn) -> list[Record]:
 @example(-1)
 @example(63)
 @example(64)
-def test_varints_of_32_bits_come_back(value: int) -> None:
+def test_varints_of_32_bits_round_trip(value: int) -> None:
     out = bytearray()
     append_varint(out, value)
     assert len(out) <= 5
@@ -59,7 +59,7 @@ def test_varints_of_32_bits_come_back(value: int) -> None:
 
 @calm
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_varints_of_64_bits_come_back(value: int) -> None:
+def test_varints_of_64_bits_round_trip(value: int) -> None:
     out = bytearray()
     append_varint(out, value)
     assert len(out) <= 10
@@ -68,7 +68,7 @@ def test_varints_of_64_bits_come_back(value: int) -> None:
 
 @calm
 @given(numbered_records(), st.sampled_from(Codec), st.sampled_from(Codec))
-def test_records_come_back_under_every_codec(records: list[Record], codec: Codec, other: Codec) -> None:
+def test_records_round_trip_with_every_codec(records: list[Record], codec: Codec, other: Codec) -> None:
     batch = encode_batch(records, codec=codec)
     assert crc_matches(batch, 0, read_header(batch))
     assert decode_batch(batch, max_size=LIMIT) == records
@@ -196,7 +196,7 @@ def test_random_bytes_give_an_error(data: bytes) -> None:
 )
 @calm
 @given(count=st.sampled_from([1, 1000, 70_000, 2**31 - 1]))
-def test_half_a_megabyte_of_spite_ends_soon_and_takes_little(body: bytes, count: int) -> None:
+def test_decoding_a_hostile_batch_has_bounded_time_and_memory(body: bytes, count: int) -> None:
     batch = encode_batch([Record(0, 0, None, None, [])])[:HEADER_SIZE] + body
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     batch[23:27] = (count - 1).to_bytes(4, "big")

@@ -27,7 +27,7 @@ def log() -> Iterator[tuple[logging.Logger, io.StringIO]]:
     logger.setLevel(level)
 
 
-def test_a_message_cannot_forge_a_line(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_line_breaks_in_a_message_are_escaped(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, out = log
     logger.warning("closing %s", f"x\n{FORGED}\x1b[2J")
     (line,) = out.getvalue().splitlines()
@@ -35,7 +35,7 @@ def test_a_message_cannot_forge_a_line(log: tuple[logging.Logger, io.StringIO]) 
     assert line.isprintable()
 
 
-def test_a_line_is_not_endless(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_long_messages_are_truncated(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, out = log
     logger.warning("asked for %s", "g" * 1_000_000)
     assert len(out.getvalue()) < MAX_MESSAGE + 200
@@ -56,7 +56,7 @@ def test_no_line_of_a_traceback_can_be_taken_for_a_record(log: tuple[logging.Log
     assert len(out.getvalue()) < MAX_TRACEBACK + 1_000
 
 
-def test_a_client_gets_so_many_lines_in_a_window_and_the_rest_are_counted() -> None:
+def test_a_client_has_a_line_limit_per_window_and_the_rest_are_counted() -> None:
     limit = LineLimit(per_client=3, window=10.0)
     assert [limit.take("a", 0.0) for _ in range(5)] == [True, True, True, False, False]
     assert limit.take("b", 1.0)
@@ -66,7 +66,7 @@ def test_a_client_gets_so_many_lines_in_a_window_and_the_rest_are_counted() -> N
     assert limit.ended(25.0) == {}
 
 
-def test_many_clients_together_get_so_many_lines_and_few_are_named() -> None:
+def test_all_clients_together_have_a_line_limit_and_few_are_named() -> None:
     limit = LineLimit(per_client=3, in_all=10, window=10.0, named=2)
     assert sum(limit.take(f"10.0.0.{n}", 0.0) for n in range(100)) == 10
     left_out = limit.ended(10.0)
@@ -97,7 +97,7 @@ class Timers:
             call()
 
 
-def test_what_was_left_out_is_told_when_the_window_ends(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_suppressed_lines_are_counted_when_the_window_ends(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, out = log
     timers = Timers()
     client_log = ClientLog(timers.clock.monotonic, timers.call_later, LineLimit(per_client=2, window=10.0))
@@ -111,7 +111,7 @@ def test_what_was_left_out_is_told_when_the_window_ends(log: tuple[logging.Logge
         assert "and 4,211 more lines about 127.0.0.1 in the last 10 s" in last
 
 
-def test_what_was_left_out_is_told_at_the_end(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_suppressed_lines_are_counted_when_the_log_is_closed(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, out = log
     client_log = ClientLog(limit=LineLimit(per_client=1))
     for n in range(3):

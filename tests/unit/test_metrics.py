@@ -27,7 +27,7 @@ def test_a_snapshot_has_counters_gauges_and_histograms_by_name() -> None:
     assert metrics.snapshot()["waiting"] == 0
 
 
-def test_a_name_is_given_once() -> None:
+def test_a_metric_name_is_unique() -> None:
     metrics = Metrics()
     metrics.counter("x")
     with pytest.raises(ValueError, match="'x'"):
@@ -53,7 +53,7 @@ def test_a_value_at_a_bound_counts_below_it() -> None:
     assert histogram.buckets == [1, 0, 1]
 
 
-def test_latencies_from_a_tenth_of_a_millisecond_to_half_a_minute_are_told_apart() -> None:
+def test_latency_buckets_range_from_100_microseconds_to_30_seconds() -> None:
     assert LATENCY_BOUNDS[0] == 0.0001
     assert 20 < LATENCY_BOUNDS[-1] < 60
     assert list(LATENCY_BOUNDS) == sorted(set(LATENCY_BOUNDS))

@@ -24,11 +24,11 @@ def test_printable_text_stays_as_it_is(text: str) -> None:
         ("\ud800", "\\ud800"),
     ],
 )
-def test_what_cannot_be_printed_is_written_as_an_escape(text: str, expected: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, expected: str) -> None:
     assert shown(text) == expected
 
 
-def test_a_long_text_is_cut_and_says_how_long_it_was() -> None:
+def test_a_long_text_is_truncated_with_its_length() -> None:
     assert shown("x" * 32_767) == "x" * LIMIT + "... (32,767 characters)"
     assert shown("x" * LIMIT) == "x" * LIMIT
 

@@ -49,14 +49,16 @@ class Counted:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "EIO")])
-def test_chores_go_on_after_one_has_failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_tasks_continue_after_one_has_failed(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ottla.testing.broker(topics={"t": 1}, settings={"log.retention.check.interval.ms": 50}) as broker:
         failing = Counted(error, times=3)
         monkeypatch.setattr(partition_of(broker, "t").log, "apply_retention", failing)
         assert failing.reached.wait(10), f"retention was tried {failing.calls} times"
 
 
-def test_a_partition_that_fails_does_not_keep_its_neighbours_from_their_retention(
+def test_retention_continues_after_a_partition_has_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ottla.testing.broker(
@@ -71,7 +73,7 @@ def test_a_partition_that_fails_does_not_keep_its_neighbours_from_their_retentio
         assert reached.wait(10)
 
 
-def test_a_topic_whose_log_could_not_be_taken_over_at_first_is_there_when_the_answer_comes(
+def test_create_topics_is_answered_after_a_failed_log_creation_was_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ottla.testing.broker() as broker:
@@ -91,7 +93,7 @@ def test_a_topic_whose_log_could_not_be_taken_over_at_first_is_there_when_the_an
             assert client.produce("t", b"v").error_code == 0
 
 
-def test_a_fetch_that_fails_while_it_waits_is_not_left_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_that_fails_in_purgatory_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         ottla.testing.broker(topics={"t": 1}) as broker,
         RawClient(broker.bootstrap_servers) as reader,
@@ -139,7 +141,7 @@ def test_a_topic_deleted_while_its_missing_log_is_made_stays_deleted(monkeypatch
 
 
 @pytest.mark.parametrize("made_again", [False, True])
-def test_a_fetch_that_waits_for_a_topic_hears_at_once_that_it_was_deleted(made_again: bool) -> None:
+def test_deleting_a_topic_answers_waiting_fetches_at_once(made_again: bool) -> None:
     with (
         ottla.testing.broker(topics={"t": 1}) as broker,
         RawClient(broker.bootstrap_servers) as reader,

@@ -17,18 +17,18 @@ def _fill(backlog: Backlog, address: str, size: int = MB - OVERHEAD, seconds: fl
     return count
 
 
-def test_one_address_gets_half_and_later_ones_half_of_what_is_left() -> None:
+def test_each_address_may_use_half_of_what_is_free() -> None:
     backlog = Backlog(32 * MB)
     assert [_fill(backlog, address) for address in ("a", "b", "c")] == [16, 8, 4]
     assert backlog.size <= backlog.most_bytes
 
 
-def test_work_is_bounded_as_bytes_are() -> None:
+def test_estimated_work_is_bounded_like_bytes() -> None:
     backlog = Backlog(32 * MB, most_seconds=16.0)
     assert [_fill(backlog, address, 100, 0.5) for address in ("a", "b")] == [16, 8]
 
 
-def test_tiny_batches_are_bounded_too() -> None:
+def test_the_number_of_tiny_batches_is_bounded() -> None:
     assert _fill(Backlog(MB), "a", size=61) < MB // OVERHEAD
 
 
@@ -48,7 +48,7 @@ def test_a_large_batch_enters_while_another_address_fills_its_share() -> None:
     assert backlog.admit("b", 100 * MB, 0.0) is not None
 
 
-def test_nothing_is_left_when_all_is_released() -> None:
+def test_releasing_all_batches_resets_the_counters() -> None:
     backlog, rng = Backlog(4 * MB), random.Random(7)
     held: list[Any] = []
     for _ in range(2_000):
@@ -64,7 +64,7 @@ def test_nothing_is_left_when_all_is_released() -> None:
     assert _fill(backlog, "a") == 2
 
 
-def test_little_work_overtakes_much_but_only_within_a_second() -> None:
+def test_a_small_batch_overtakes_a_large_one_by_one_second_at_most() -> None:
     assert due(10.0, 0.001) < due(9.9, 0.5)
     assert due(10.0, 1000.0) == 10.0 + LONGEST_HEAD_START
     assert due(11.1, 0.0) > due(10.0, 1000.0)

@@ -38,7 +38,7 @@ def test_requests_bytes_and_latencies_are_counted_per_api() -> None:
     assert after["partitions"] == 1
 
 
-def test_requests_without_an_answer_count() -> None:
+def test_requests_without_a_response_are_counted() -> None:
     with ottla.testing.broker(topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.send(produce_request("t", [b"x"], acks=0), PRODUCE_VERSION)
         client.send(produce_request("t", [b"y"]), PRODUCE_VERSION)

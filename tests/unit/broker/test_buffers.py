@@ -17,7 +17,7 @@ def borrowed(memory: RequestMemory, size: int, address: str = "") -> Lease:
     return lease
 
 
-def test_a_buffer_given_back_is_lent_again() -> None:
+def test_a_returned_buffer_is_reused() -> None:
     memory = RequestMemory(limit=10 * MB)
     first = memory.borrow(MB)
     assert first is not None and len(first.view) == MB
@@ -27,7 +27,7 @@ def test_a_buffer_given_back_is_lent_again() -> None:
     assert again is not None and again.view.obj is buffer
 
 
-def test_who_comes_above_the_limit_waits_until_others_are_done() -> None:
+def test_a_request_above_the_memory_limit_waits_until_memory_is_given_back() -> None:
     memory = RequestMemory(limit=2 * MB)
     woken: list[Any] = []
     first = memory.borrow(2 * MB)
@@ -40,7 +40,7 @@ def test_who_comes_above_the_limit_waits_until_others_are_done() -> None:
     assert not memory.contended
 
 
-def test_who_waits_is_asked_in_order_and_gets_what_fits() -> None:
+def test_waiting_requests_get_memory_in_order_as_far_as_they_fit() -> None:
     memory = RequestMemory(limit=5 * MB)
     granted: list[Any] = []
     held = [borrowed(memory, MB) for _ in range(4)]
@@ -62,7 +62,7 @@ def test_who_waits_is_asked_in_order_and_gets_what_fits() -> None:
     assert not memory.contended
 
 
-def test_a_frame_larger_than_the_limit_is_read_alone() -> None:
+def test_a_frame_above_the_memory_limit_is_read_when_no_other_is_held() -> None:
     memory = RequestMemory(limit=MB)
     big = memory.borrow(5 * MB)
     assert big is not None
@@ -71,7 +71,7 @@ def test_a_frame_larger_than_the_limit_is_read_alone() -> None:
     assert memory.lent == 0
 
 
-def test_large_frames_leave_room_for_small_ones() -> None:
+def test_large_frames_leave_memory_for_small_ones() -> None:
     memory = RequestMemory(limit=256 * MB)
     held = [memory.borrow(100 * MB), memory.borrow(100 * MB), memory.borrow(20 * MB)]
     assert [lease is not None for lease in held] == [True, True, False]
@@ -81,7 +81,7 @@ def test_large_frames_leave_room_for_small_ones() -> None:
     assert memory.lent <= 256 * MB
 
 
-def test_a_large_frame_is_passed_for_a_while_but_not_for_ever() -> None:
+def test_smaller_frames_overtake_a_large_one_only_for_a_limited_time() -> None:
     now = [0.0]
     memory = RequestMemory(limit=80 * MB, now=lambda: now[0])
     granted: list[Any] = []
@@ -99,7 +99,7 @@ def test_a_large_frame_is_passed_for_a_while_but_not_for_ever() -> None:
     assert len(granted) == 1
 
 
-def test_an_address_with_much_waits_behind_others() -> None:
+def test_an_address_that_holds_much_memory_is_served_after_others() -> None:
     memory = RequestMemory(limit=160 * MB)
     granted: list[Any] = []
     greedy = [borrowed(memory, 20 * MB, "greedy") for _ in range(7)]
@@ -118,7 +118,7 @@ def test_an_address_alone_may_have_all_memory() -> None:
     assert not memory.contended
 
 
-def test_nobody_gets_what_is_given_back_when_the_broker_stops() -> None:
+def test_memory_is_granted_to_no_request_once_the_broker_stops() -> None:
     memory = RequestMemory(limit=80 * MB)
     granted: list[Any] = []
     held = borrowed(memory, 70 * MB)
@@ -129,7 +129,7 @@ def test_nobody_gets_what_is_given_back_when_the_broker_stops() -> None:
     assert not granted and not memory.contended
 
 
-def test_only_so_much_is_kept_for_later() -> None:
+def test_the_pool_of_free_buffers_is_bounded() -> None:
     memory = RequestMemory(limit=100 * MB, keep=2 * MB)
     leases = [memory.borrow(MB) for _ in range(10)]
     for lease in leases:
@@ -154,7 +154,7 @@ class SlowReader:
         self._answers.release(self)
 
 
-def test_who_keeps_an_answer_waiting_for_longest_is_cut_off_when_there_are_too_many() -> None:
+def test_the_oldest_unread_response_is_disconnected_above_the_limit_of_unsent_bytes() -> None:
     answers = UnsentAnswers(limit=10)
     readers = [SlowReader(answers) for _ in range(4)]
     for reader in readers[:3]:
@@ -170,7 +170,7 @@ def test_who_keeps_an_answer_waiting_for_longest_is_cut_off_when_there_are_too_m
     assert answers.size == 0
 
 
-def test_a_single_answer_may_be_larger_than_the_limit() -> None:
+def test_a_single_response_may_exceed_the_limit_of_unsent_bytes() -> None:
     answers = UnsentAnswers(limit=10)
     small, large = SlowReader(answers), SlowReader(answers)
     answers.hold(small, 1)

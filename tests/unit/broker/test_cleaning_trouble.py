@@ -90,7 +90,7 @@ def test_a_damaged_segment_marks_its_partition_and_the_others_are_compacted(
 
 
 @pytest.mark.parametrize("method", ["plan", "choose"])
-def test_a_defect_of_ours_does_not_end_compaction(
+def test_an_unexpected_exception_does_not_end_compaction(
     method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     original = getattr(Cleaner, method)
@@ -120,7 +120,7 @@ def test_a_defect_of_ours_does_not_end_compaction(
             assert broker.broker.cleaning.defects == 1
 
 
-def test_a_topic_deleted_while_it_is_compacted_leaves_nothing_in_one_made_again() -> None:
+def test_compaction_of_a_deleted_topic_does_not_affect_its_recreated_topic() -> None:
     # Slow enough that the pass is under way while the topic is deleted and made again.
     settings = {"log.cleaner.io.max.bytes.per.second": 200_000}
     with ottla.testing.broker(settings=settings) as broker:

@@ -37,14 +37,14 @@ class World:
         return True
 
 
-def test_one_address_may_have_all_memory() -> None:
+def test_one_address_may_use_all_memory() -> None:
     world = World()
     assert all(world.keep(str(number), 10) for number in range(10))
     assert world.memory.used == 100
     assert not world.dropped
 
 
-def test_the_longest_idle_makes_room() -> None:
+def test_the_longest_idle_entries_are_evicted_first() -> None:
     world = World()
     for number in range(10):
         world.keep(str(number), 10)
@@ -55,7 +55,7 @@ def test_the_longest_idle_makes_room() -> None:
     assert world.dropped == ["1", "2"]
 
 
-def test_nothing_is_dropped_that_was_used_just_now() -> None:
+def test_recently_used_entries_are_not_evicted() -> None:
     world = World()
     for number in range(10):
         world.keep(str(number), 10)
@@ -64,7 +64,7 @@ def test_nothing_is_dropped_that_was_used_just_now() -> None:
     assert world.memory.usage().refused == {KIND: 1}
 
 
-def test_an_address_within_its_share_takes_from_those_above_theirs() -> None:
+def test_entries_of_addresses_above_their_share_are_evicted_first() -> None:
     world = World()
     for number in range(3):
         world.keep(f"b{number}", 10, "b")
@@ -77,7 +77,7 @@ def test_an_address_within_its_share_takes_from_those_above_theirs() -> None:
     assert world.dropped[:3] == ["a0", "a1", "b0"], "nobody is above his share now: the longest idle goes"
 
 
-def test_what_is_left_by_its_client_goes_first_and_at_once() -> None:
+def test_entries_of_disconnected_clients_are_evicted_first_without_an_idle_time() -> None:
     world = World()
     for number in range(10):
         world.keep(str(number), 10)
@@ -86,14 +86,14 @@ def test_what_is_left_by_its_client_goes_first_and_at_once() -> None:
     assert world.dropped == ["7"]
 
 
-def test_what_cannot_be_evicted_stays() -> None:
+def test_entries_that_cannot_be_evicted_stay() -> None:
     world = World()
     world.memory.hold("a", "fixed", KIND, 100)
     world.time += 1000
     assert not world.keep("new", 1)
 
 
-def test_what_is_dropped_a_little_later_counts_as_room_at_once() -> None:
+def test_memory_of_an_entry_being_evicted_counts_as_free_at_once() -> None:
     world = World()
     asked: list[str] = []
     slow = world.memory.hold("a", "slow", KIND, 100, asked.append)
@@ -106,7 +106,7 @@ def test_what_is_dropped_a_little_later_counts_as_room_at_once() -> None:
     assert world.memory.used == 100
 
 
-def test_what_could_not_be_dropped_counts_again() -> None:
+def test_memory_of_an_entry_whose_eviction_failed_counts_as_used_again() -> None:
     world = World()
     slow = world.memory.hold("a", "slow", KIND, 100, lambda why: None)
     world.time += 100
@@ -139,7 +139,7 @@ def test_an_eviction_is_counted_and_logged_with_the_client(caplog: pytest.LogCap
         )
     )
 )
-def test_the_account_is_the_sum_of_what_is_kept(steps: list[tuple[str, str, int]]) -> None:
+def test_used_memory_is_the_sum_of_all_entries(steps: list[tuple[str, str, int]]) -> None:
     world = World()
     for number, (step, address, size) in enumerate(steps):
         names = [name for name, holding in world.kept.items() if holding.address == address]

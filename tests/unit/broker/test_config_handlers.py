@@ -121,7 +121,7 @@ def test_synonyms_and_documentation_come_only_when_asked_for(wire: Wire, topic: 
     assert "segment" in config.documentation
 
 
-def test_unknown_names_and_kinds_are_told(wire: Wire) -> None:
+def test_unknown_resource_names_and_types_are_reported(wire: Wire) -> None:
     def error(kind: int, name: str) -> int:
         result = describe(wire, kind, name)
         assert result.configs == []
@@ -138,7 +138,7 @@ def test_unknown_names_and_kinds_are_told(wire: Wire) -> None:
         assert error(kind, name) == INVALID_REQUEST, (kind, name)
 
 
-def test_a_broker_tells_static_values_defaults_and_secrets(wire: Wire) -> None:
+def test_describing_a_broker_shows_static_values_and_defaults_and_hides_secrets(wire: Wire) -> None:
     configs = {c.name: c for c in describe(wire, BROKER, "1", include_synonyms=True).configs}
     assert (configs["node.id"].value, configs["node.id"].read_only) == ("1", True)
     assert configs["listeners"].config_source == 4
@@ -205,7 +205,7 @@ def test_validate_only_checks_and_changes_nothing(wire: Wire, topic: str) -> Non
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_replacing_takes_away_what_is_not_named(wire: Wire, topic: str, version: int) -> None:
+def test_alter_configs_removes_keys_that_are_not_named(wire: Wire, topic: str, version: int) -> None:
     assert replace(wire, TOPIC, topic, ("retention.ms", "5"), ("segment.ms", "6"), version=version) == (
         NONE,
         None,
@@ -232,7 +232,7 @@ def test_replacing_takes_away_what_is_not_named(wire: Wire, topic: str, version:
         (("remote.storage.enable", SET, "true"), INVALID_CONFIG, "tiered storage"),
     ],
 )
-def test_what_a_topic_does_not_allow_is_refused_with_the_reason(
+def test_an_invalid_topic_config_is_refused_with_the_reason(
     wire: Wire, topic: str, operation: tuple[str, int, str | None], code: int, reason: str
 ) -> None:
     error, message = change(wire, TOPIC, topic, operation)
@@ -321,14 +321,14 @@ def test_brokers_change_one_by_one_or_all_together_and_topics_follow(
         ("one", ("log.retention.ms", SET, "5"), INVALID_REQUEST, "named by its number"),
     ],
 )
-def test_what_a_broker_does_not_allow_is_refused_with_the_reason(
+def test_an_invalid_broker_config_is_refused_with_the_reason(
     wire: Wire, name: str, operation: tuple[str, int, str | None], code: int, reason: str
 ) -> None:
     error, message = change(wire, BROKER, name, operation)
     assert (error, reason in (message or "")) == (code, True), message
 
 
-def test_a_key_that_nobody_knows_can_be_deleted(wire: Wire, topic: str) -> None:
+def test_an_unknown_key_can_be_deleted(wire: Wire, topic: str) -> None:
     assert change(wire, BROKER, "1", ("nobody.knows", DELETE, None)) == (NONE, None)
     assert change(wire, TOPIC, topic, ("nobody.knows", DELETE, None)) == (NONE, None)
 
@@ -344,7 +344,7 @@ def test_groups_have_settings_before_they_have_members(wire: Wire) -> None:
     assert values(wire, GROUP, "g", key) == {key: ("45000", 5)}
 
 
-def test_only_so_many_groups_can_be_configured() -> None:
+def test_the_number_of_configured_groups_is_limited() -> None:
     key = "consumer.session.timeout.ms"
     full = ErrorCode.POLICY_VIOLATION
     with ottla.testing.broker(max_configured_groups=3) as broker, Wire(broker.bootstrap_servers) as wire:
@@ -393,7 +393,7 @@ def test_log_levels_change_while_the_broker_runs(wire: Wire) -> None:
     assert replace(wire, LOGGER, "1", ("root", "INFO"))[0] == INVALID_REQUEST
 
 
-def test_kinds_that_cannot_be_configured_are_refused(wire: Wire) -> None:
+def test_unsupported_resource_types_are_refused(wire: Wire) -> None:
     for kind in (0, 1, 3, CLIENT_METRICS, 64, 127, -1):
         assert change(wire, kind, "x", ("a", SET, "b"))[0] == INVALID_REQUEST
         assert replace(wire, kind, "x", ("a", "b"))[0] == INVALID_REQUEST
@@ -403,7 +403,7 @@ def test_kinds_that_cannot_be_configured_are_refused(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_access_rules_are_answered_as_without_an_authorizer(wire: Wire, version: int) -> None:
+def test_acl_requests_are_answered_as_without_an_authorizer(wire: Wire, version: int) -> None:
     disabled = ErrorCode.SECURITY_DISABLED
     described = wire.call(
         DescribeAclsRequest(resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1),
@@ -420,7 +420,7 @@ def test_access_rules_are_answered_as_without_an_authorizer(wire: Wire, version:
     assert [(r.error_code, r.matching_acls) for r in deleted.filter_results] == [(disabled, [])]
 
 
-def test_an_access_rule_of_unknown_kind_closes_the_connection(broker: InProcessBroker) -> None:
+def test_an_acl_of_unknown_resource_type_closes_the_connection(broker: InProcessBroker) -> None:
     for request in (
         DescribeAclsRequest(resource_type_filter=0, operation=1, permission_type=1),
         CreateAclsRequest(creations=[AclCreation(resource_type=2, operation=0, permission_type=3)]),

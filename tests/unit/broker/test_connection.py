@@ -123,7 +123,7 @@ def test_frames_are_answered_in_order_however_they_are_cut() -> None:
     run(scenario)
 
 
-def test_what_follows_a_waiting_request_is_handled_after_its_answer() -> None:
+def test_requests_behind_a_waiting_request_are_handled_after_its_response() -> None:
     async def scenario() -> None:
         waiting: Completion[Any] = Completion()
         client = Client(lambda body: waiting if body == b"wait" else echo(body))
@@ -138,7 +138,7 @@ def test_what_follows_a_waiting_request_is_handled_after_its_answer() -> None:
     run(scenario)
 
 
-def test_a_slow_reader_stops_being_read_until_it_has_taken_its_answer() -> None:
+def test_no_more_requests_are_read_until_a_slow_client_has_taken_its_response() -> None:
     async def scenario() -> None:
         large = b"x" * 3_000_000
         client = Client(lambda body: [large])
@@ -212,7 +212,7 @@ def test_a_refusal_closes_the_connection_and_gives_its_memory_back() -> None:
     run(scenario)
 
 
-def test_no_answer_is_an_answer_too() -> None:
+def test_a_request_without_response_does_not_hold_up_the_next() -> None:
     async def scenario() -> None:
         client = Client(lambda body: None if body == b"quiet" else echo(body))
         await client.send(frame(b"quiet") * 3 + frame(b"loud"))
@@ -222,7 +222,7 @@ def test_no_answer_is_an_answer_too() -> None:
     run(scenario)
 
 
-def test_a_client_that_goes_cancels_what_it_waits_for() -> None:
+def test_a_disconnect_cancels_the_pending_request() -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
         waiting: Completion[Any] = Completion(on_cancel=lambda: cancelled.append(True))
@@ -254,7 +254,7 @@ def test_a_large_frame_waits_for_memory_and_is_then_read_whole() -> None:
     run(scenario)
 
 
-def test_a_flood_of_requests_leaves_turns_to_others() -> None:
+def test_a_flood_of_requests_is_spread_over_loop_iterations() -> None:
     async def scenario() -> None:
         client = Client(lambda body: None, scratch=65_536)
         await client.send(frame(b"x") * 1000)
@@ -266,7 +266,7 @@ def test_a_flood_of_requests_leaves_turns_to_others() -> None:
     run(scenario)
 
 
-def test_a_client_that_goes_away_while_it_waits_is_noticed() -> None:
+def test_a_disconnect_during_a_long_poll_is_noticed() -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
         client = Client(lambda body: Completion(on_cancel=lambda: cancelled.append(True)))
@@ -339,7 +339,7 @@ def test_a_long_poll_is_cancelled_when_its_client_has_gone_and_no_whole_produce_
     run(scenario)
 
 
-def test_a_frame_that_comes_in_drips_is_told_from_one_that_flows() -> None:
+def test_a_frame_counts_as_stalled_when_no_bytes_arrived_since_the_last_check() -> None:
     async def scenario() -> None:
         client = Client(echo)
         crawls = client.connection.crawls
@@ -357,7 +357,7 @@ def test_a_frame_that_comes_in_drips_is_told_from_one_that_flows() -> None:
     run(scenario)
 
 
-def test_a_frame_that_comes_too_slowly_for_its_size_crawls() -> None:
+def test_a_frame_that_arrives_too_slowly_for_its_size_counts_as_stalled() -> None:
     async def scenario() -> None:
         client = Client(echo)
         await client.send(frame(b"x" * 200_000)[:50_000])
@@ -368,7 +368,7 @@ def test_a_frame_that_comes_too_slowly_for_its_size_crawls() -> None:
     run(scenario)
 
 
-def test_draining_answers_the_request_under_way_and_no_other() -> None:
+def test_draining_answers_only_the_request_in_progress() -> None:
     async def scenario() -> None:
         waiting: Completion[Any] = Completion()
         client = Client(lambda body: waiting)
@@ -383,7 +383,7 @@ def test_draining_answers_the_request_under_way_and_no_other() -> None:
     run(scenario)
 
 
-def test_an_answer_that_cannot_be_read_from_its_file_closes_this_connection_and_fails_nobody_else(
+def test_a_response_whose_file_cannot_be_read_closes_only_its_own_connection(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
@@ -426,7 +426,7 @@ def test_an_answer_that_is_not_in_memory_is_read_by_a_thread(tmp_path: Path, siz
     run(scenario)
 
 
-def test_a_client_that_goes_while_its_answer_is_read_from_disk_harms_nobody(tmp_path: Path) -> None:
+def test_a_disconnect_while_the_response_is_read_from_disk_is_harmless(tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = FaultyDisk(RealDisk())
         file = disk.open(tmp_path / "log", create=True)
@@ -455,7 +455,7 @@ def test_a_defect_in_dispatch_closes_the_connection() -> None:
     run(scenario)
 
 
-def test_an_answer_that_is_there_when_its_request_returns_does_not_hold_up_the_next_one() -> None:
+def test_an_already_resolved_response_does_not_hold_up_the_next_request() -> None:
     async def scenario() -> None:
         def answered(body: bytes) -> Completion[Any]:
             completion: Completion[Any] = Completion()
@@ -508,7 +508,7 @@ def test_a_request_that_keeps_its_frame_finds_it_unchanged_until_it_releases_it(
     run(scenario)
 
 
-def test_requests_behind_one_that_kept_its_frame_and_was_answered_at_once_are_handled() -> None:
+def test_requests_behind_a_kept_frame_that_was_answered_at_once_are_handled() -> None:
     async def scenario() -> None:
         class Keeping(Host):
             def dispatch(self, connection: Connection, frame: memoryview) -> Any:

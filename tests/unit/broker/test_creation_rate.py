@@ -5,7 +5,7 @@ from __future__ import annotations
 from ottla.broker.creation_rate import CreationRate
 
 
-def test_as_many_as_in_a_minute_may_be_created_at_once() -> None:
+def test_the_allowance_of_a_minute_can_be_used_at_once() -> None:
     rate = CreationRate()
     assert rate.take("a", 700, 1000, now=0.0) == 700
     assert rate.take("a", 700, 1000, now=0.0) == 300
@@ -20,7 +20,7 @@ def test_the_allowance_comes_back_evenly() -> None:
     assert rate.take("a", 1000, 60, now=1000.0) == 60
 
 
-def test_what_was_not_created_is_given_back() -> None:
+def test_the_allowance_of_failed_creations_is_returned() -> None:
     rate = CreationRate()
     rate.take("a", 10, 10, now=0.0)
     rate.give_back("a", 4, 10, now=0.0)

@@ -27,7 +27,7 @@ def log_of(data: Path) -> bytes:
 
 
 @pytest.mark.parametrize("lost", [[REGISTRY_FILE], [REGISTRY_FILE, META]])
-def test_logs_whose_registry_is_lost_are_not_taken_for_those_of_deleted_topics(
+def test_a_broker_refuses_to_start_when_the_registry_of_its_logs_is_lost(
     tmp_path: Path, lost: list[str]
 ) -> None:
     before = fill(tmp_path)
@@ -42,7 +42,7 @@ def test_logs_whose_registry_is_lost_are_not_taken_for_those_of_deleted_topics(
     assert log_of(tmp_path) == before
 
 
-def test_a_folder_that_lost_only_the_word_of_whose_it_is_gets_it_back(tmp_path: Path) -> None:
+def test_a_missing_meta_properties_is_restored_from_the_registry(tmp_path: Path) -> None:
     before = fill(tmp_path)
     said = (tmp_path / META).read_bytes()
     (tmp_path / META).unlink()

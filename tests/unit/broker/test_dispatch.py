@@ -21,7 +21,7 @@ _REQUESTS = 30
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(0.0, 1), (TURN_SECONDS * 0.75, 15), (TURN_SECONDS * 2, 30)])
-def test_pipelined_requests_leave_turns_to_others_by_the_time_they_take(seconds: float, turns: int) -> None:
+def test_pipelined_requests_yield_the_loop_when_their_time_is_used_up(seconds: float, turns: int) -> None:
     """A turn ends with the request that exceeds its time; what comes behind it waits for the next one."""
     turn, time = 0, 0.0
     handled_in: list[int] = []

@@ -29,7 +29,7 @@ def opened(cache: FetchSessions, *topics: str) -> FetchSession:
     return session
 
 
-def test_only_what_changed_is_told() -> None:
+def test_an_incremental_response_contains_only_changed_partitions() -> None:
     session = opened(sessions(), "a")
     assert tell(session, "a")
     assert not tell(session, "a")
@@ -39,7 +39,7 @@ def test_only_what_changed_is_told() -> None:
     assert not tell(session, "a", mark=6, start=1)
 
 
-def test_the_end_of_an_error_is_told_too() -> None:
+def test_a_partition_whose_error_is_over_is_in_the_next_response() -> None:
     session = opened(sessions(), "a")
     tell(session, "a")
     assert tell(session, "a", error=3, mark=-1, start=-1)
@@ -47,7 +47,7 @@ def test_the_end_of_an_error_is_told_too() -> None:
     assert tell(session, "a")
 
 
-def test_who_got_records_goes_to_the_end_of_the_line() -> None:
+def test_a_partition_that_returned_records_is_read_last_next_time() -> None:
     session = opened(sessions(), "a", "b", "c")
     tell(session, "a", size=10)
     assert [w.topic for w in session.wanted()] == ["b", "c", "a"]
@@ -63,7 +63,7 @@ def test_each_request_must_carry_the_next_epoch() -> None:
     assert cache.resume(session.id, 3, True, 0) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_a_session_learns_of_added_changed_and_forgotten_partitions() -> None:
+def test_a_session_follows_added_changed_and_forgotten_partitions() -> None:
     session = opened(sessions(), "a", "b")
     session.update([wanted("a", offset=7), wanted("c")], [("b", 0)])
     assert [(w.topic, w.fetch_offset) for w in session.wanted()] == [("a", 7), ("c", 0)]
@@ -78,7 +78,7 @@ def test_a_full_cache_opens_no_session_until_the_oldest_is_long_unused() -> None
     assert len(cache) == 1
 
 
-def test_no_sessions_at_all_can_be_configured() -> None:
+def test_fetch_sessions_can_be_switched_off() -> None:
     assert sessions(limit=0).open(False, [wanted("a")], 0) is None
 
 
@@ -89,7 +89,7 @@ def accounted(limit: int) -> tuple[FetchSessions, ClientMemory]:
     return FetchSessions(1000, lambda low, high: next(numbers), memory=memory), memory
 
 
-def test_sessions_are_accounted_for_until_they_are_closed() -> None:
+def test_sessions_count_as_client_memory_until_they_are_closed() -> None:
     sessions, memory = accounted(1_000_000)
     wanted = [Wanted("t" * 100, index, 0, 1000, -1, -1, -1) for index in range(100)]
     first = sessions.open(False, wanted, 0, "a", "client")
@@ -106,7 +106,7 @@ def test_sessions_are_accounted_for_until_they_are_closed() -> None:
     assert memory.used == 0
 
 
-def test_a_client_without_memory_for_a_session_gets_none() -> None:
+def test_no_session_is_opened_when_client_memory_is_used_up() -> None:
     sessions, memory = accounted(10_000)
     wanted = [Wanted("t", index, 0, 1000, -1, -1, -1) for index in range(100)]
     assert sessions.open(False, wanted, 0, "a", "client") is None

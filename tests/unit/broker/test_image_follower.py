@@ -23,7 +23,7 @@ from ottla.testing.simulation.registry import SimulatedRegistry
 PATIENCE = 30.0
 
 
-def test_listeners_are_told_in_order_and_the_image_counts_between_them() -> None:
+def test_listeners_run_in_order_and_see_the_new_image() -> None:
     async def main() -> None:
         feed = ImageFeed()
         told: list[tuple[str, int]] = []
@@ -48,7 +48,7 @@ def test_listeners_are_told_in_order_and_the_image_counts_between_them() -> None
     asyncio.run(main())
 
 
-def test_a_change_that_failed_is_handed_to_all_listeners_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_listener_all_listeners_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.broker.image_follower._RETRY_SECONDS", 0.0)
 
     async def main() -> None:
@@ -73,7 +73,7 @@ def test_a_change_that_failed_is_handed_to_all_listeners_again(monkeypatch: pyte
     asyncio.run(main())
 
 
-def test_a_change_under_way_is_finished_before_the_follower_stops() -> None:
+def test_a_change_in_progress_is_finished_before_the_follower_stops() -> None:
     async def main() -> None:
         feed = ImageFeed()
         began, go_on = asyncio.Event(), asyncio.Event()

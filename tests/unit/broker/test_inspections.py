@@ -26,7 +26,7 @@ def _held(inspections: Inspections, records: memoryview, gone: list[str] | None 
     return held
 
 
-def test_of_batches_that_come_at_once_the_one_with_the_least_work_is_next() -> None:
+def test_of_simultaneous_batches_the_one_with_the_least_work_is_first() -> None:
     order: list[int] = []
 
     async def one(inspections: Inspections, count: int) -> None:
@@ -42,7 +42,7 @@ def test_of_batches_that_come_at_once_the_one_with_the_least_work_is_next() -> N
     assert order == [5000, 10, 2000, 3000, 4000]
 
 
-def test_small_batches_that_come_later_do_not_overtake_an_old_one_forever() -> None:
+def test_later_small_batches_do_not_starve_an_older_large_one() -> None:
     order: list[int] = []
     time = [0.0]
 
@@ -92,7 +92,7 @@ def test_a_held_batch_counts_until_it_is_released() -> None:
     assert (backlog.size, backlog.seconds) == (0, 0.0)
 
 
-def test_batches_of_clients_that_have_gone_make_room_for_others() -> None:
+def test_batches_of_disconnected_clients_free_their_space() -> None:
     data = batch(1000)
 
     async def crowd() -> None:
@@ -118,7 +118,7 @@ def test_batches_of_clients_that_have_gone_make_room_for_others() -> None:
     asyncio.run(crowd())
 
 
-def test_a_batch_is_dropped_at_its_turn_when_its_client_has_gone() -> None:
+def test_a_queued_batch_is_dropped_when_its_client_has_disconnected() -> None:
     async def one() -> None:
         inspections = _inspections()
         with pytest.raises(ClientGone):

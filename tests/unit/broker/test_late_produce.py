@@ -107,7 +107,7 @@ def test_a_batch_is_appended_after_it_was_opened_when_its_topic_is_still_there(
         assert client.fetch("t", 0).high_watermark == _RECORDS
 
 
-def test_behind_the_end_of_a_client_only_batches_with_acks_0_are_opened(
+def test_after_a_disconnect_only_batches_with_acks_0_are_inspected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A batch whose answer nobody waits for will be sent again; with acks=0 it will not."""

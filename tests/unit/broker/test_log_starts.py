@@ -48,7 +48,7 @@ def _log_starts(writes: _Writes) -> LogStarts:
     return LogStarts(writes, lambda work: loop.run_in_executor(None, work))
 
 
-def test_those_who_come_during_a_write_share_the_next_one() -> None:
+def test_requests_that_arrive_during_a_write_share_the_next_one() -> None:
     async def scenario() -> None:
         writes = _Writes()
         log_starts = _log_starts(writes)
@@ -66,7 +66,7 @@ def test_those_who_come_during_a_write_share_the_next_one() -> None:
     asyncio.run(scenario())
 
 
-def test_all_who_share_a_write_hear_that_it_failed_and_the_next_is_tried() -> None:
+def test_a_failed_write_fails_all_requests_that_share_it_and_the_next_is_tried() -> None:
     async def scenario() -> None:
         writes = _Writes()
         log_starts = _log_starts(writes)

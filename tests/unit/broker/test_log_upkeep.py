@@ -89,7 +89,7 @@ def test_deleted_segments_stay_for_their_delay(broker: Any) -> None:
     wait_for(lambda: bool(list(folder.glob("*.log.deleted"))), "a deleted segment is renamed first")
 
 
-def test_a_time_in_the_future_does_not_keep_a_segment_for_ever(broker: Any) -> None:
+def test_a_timestamp_in_the_future_does_not_keep_a_segment_for_ever(broker: Any) -> None:
     """The topic allows such times; the segment then counts as old as its last write."""
     ahead = int(time.time() * 1000) + 365 * 24 * 3_600_000
     broker.create_topic(
@@ -104,7 +104,7 @@ def test_a_time_in_the_future_does_not_keep_a_segment_for_ever(broker: Any) -> N
     wait_for(lambda: span(broker, "ahead") == (25, 25), "segments older than half a second must go")
 
 
-def test_a_time_too_far_ahead_is_refused(broker: Any) -> None:
+def test_a_timestamp_too_far_in_the_future_is_refused(broker: Any) -> None:
     broker.create_topic("strict")
     errors: list[Any] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -151,7 +151,7 @@ def test_the_active_segment_is_closed_after_its_time(broker: Any) -> None:
     assert len(list((broker.data / "rolled-0").glob("*.log"))) == 3
 
 
-def test_a_topic_made_again_under_its_name_shows_nothing_old(broker: Any, admin: AdminClient) -> None:
+def test_a_recreated_topic_contains_no_old_records(broker: Any, admin: AdminClient) -> None:
     """Not now, not after a restart, and compaction begins anew."""
     config = {"cleanup.policy": "compact", "segment.bytes": MB, "min.cleanable.dirty.ratio": 0.01}
     broker.create_topic("again", config=config)

@@ -73,7 +73,7 @@ def test_a_group_whose_offsets_do_not_fit_into_a_batch_can_be_deleted(wire: Wire
     assert committed(wire, OffsetFetchRequestGroup(group_id="doomed", topics=None)) == [{}]
 
 
-def test_what_is_asked_for_twice_is_answered_once_with_all_that_was_asked_for(wire: Wire) -> None:
+def test_duplicate_groups_and_partitions_in_offset_fetch_are_merged(wire: Wire) -> None:
     assert commit(wire, "asked", 5) == {0}
 
     def some(*indexes: int) -> OffsetFetchRequestGroup:

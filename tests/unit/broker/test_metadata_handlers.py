@@ -54,7 +54,9 @@ def errors(response: MetadataResponse) -> dict[str | None, str]:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_tells_brokers_topics_and_leaders(broker: InProcessBroker, wire: Wire, version: int) -> None:
+def test_metadata_contains_brokers_topics_and_leaders(
+    broker: InProcessBroker, wire: Wire, version: int
+) -> None:
     response = metadata(wire, "b", version=version)
     (node,) = response.brokers
     assert (node.node_id, node.host, node.port) == (1, broker.host, broker.port)
@@ -69,18 +71,18 @@ def test_metadata_tells_brokers_topics_and_leaders(broker: InProcessBroker, wire
     assert topic.topic_authorized_operations == NOT_ASKED
 
 
-def test_all_topics_are_asked_for_with_null_and_in_version_0_with_nothing(wire: Wire) -> None:
+def test_all_topics_are_requested_by_null_and_in_version_0_by_an_empty_list(wire: Wire) -> None:
     everything = wire.call(MetadataRequest(topics=None), version=1)
     assert {topic.name for topic in everything.topics} >= set(TOPICS)
     assert len(metadata(wire, version=0).topics) == len(everything.topics)
     assert metadata(wire, version=1).topics == []
 
 
-def test_a_topic_asked_for_twice_is_told_once(wire: Wire) -> None:
+def test_a_topic_requested_twice_is_returned_once(wire: Wire) -> None:
     assert [topic.name for topic in metadata(wire, "b", "a", "b").topics] == ["b", "a"]
 
 
-def test_unknown_and_impossible_names_have_their_errors_and_come_last(wire: Wire) -> None:
+def test_unknown_and_invalid_topic_names_have_their_errors_and_come_last(wire: Wire) -> None:
     response = metadata(wire, "nobody", "a", "x y", "", "__consumer_offsets")
     assert errors(response) == {
         "a": "NONE",
@@ -93,7 +95,7 @@ def test_unknown_and_impossible_names_have_their_errors_and_come_last(wire: Wire
     assert {topic.name for topic in response.topics if topic.is_internal} == {"__consumer_offsets"}
 
 
-def test_asking_creates_a_topic_if_the_request_allows_it(wire: Wire) -> None:
+def test_metadata_creates_a_topic_if_the_request_allows_it(wire: Wire) -> None:
     assert errors(metadata(wire, "on-the-way")) == {"on-the-way": "UNKNOWN_TOPIC_OR_PARTITION"}
     (created,) = metadata(wire, "on-the-way", create=True).topics
     assert (created.error_code, len(created.partitions)) == (0, 1)
@@ -102,7 +104,7 @@ def test_asking_creates_a_topic_if_the_request_allows_it(wire: Wire) -> None:
     assert errors(metadata(wire, "before-version-4", version=3)) == {"before-version-4": "NONE"}
 
 
-def test_asking_creates_nothing_that_cannot_be(wire: Wire) -> None:
+def test_metadata_does_not_create_topics_with_invalid_or_reserved_names(wire: Wire) -> None:
     metadata(wire, "dot.ted", create=True)
     response = metadata(wire, "x y", "dot_ted", "__cluster_metadata", "__transaction_state", create=True)
     assert errors(response) == {
@@ -113,7 +115,7 @@ def test_asking_creates_nothing_that_cannot_be(wire: Wire) -> None:
     }
 
 
-def test_asking_creates_nothing_when_the_broker_does_not_want_it() -> None:
+def test_metadata_creates_nothing_when_auto_creation_is_off() -> None:
     settings = {"auto.create.topics.enable": "false", "num.partitions": 4}
     with ottla.testing.broker(settings=settings) as broker, Wire(broker.bootstrap_servers) as wire:
         assert errors(metadata(wire, "t", create=True)) == {"t": "UNKNOWN_TOPIC_OR_PARTITION"}
@@ -146,7 +148,7 @@ def test_a_topic_without_name_and_id_is_refused(wire: Wire) -> None:
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_partitions_tell_who_is_away() -> None:
+def test_partitions_list_offline_replicas_and_missing_leaders() -> None:
     led, orphaned = PartitionState((1, 2), (1, 2), 1, 5), PartitionState((2, 1), (2,), 2, 6)
     topic = TopicImage("t", b"i" * 16, (led, orphaned))
     image = ClusterImage.of(
@@ -169,7 +171,7 @@ def test_partitions_tell_who_is_away() -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
-def test_authorized_operations_are_told_when_asked_for(wire: Wire, version: int) -> None:
+def test_authorized_operations_are_returned_on_request(wire: Wire, version: int) -> None:
     response = metadata(
         wire,
         "a",
@@ -291,7 +293,7 @@ def test_producer_ids_are_not_given_again_after_a_restart(tmp_path_factory: pyte
     assert given == [0, 1000]
 
 
-def test_a_producer_that_goes_on_gets_a_fresh_id(wire: Wire) -> None:
+def test_an_existing_producer_gets_a_new_id(wire: Wire) -> None:
     before = init(wire)
     after = init(wire, producer_id=before.producer_id, producer_epoch=before.producer_epoch)
     assert after.producer_id != before.producer_id and after.producer_epoch == 0
@@ -312,7 +314,9 @@ def test_a_producer_that_goes_on_gets_a_fresh_id(wire: Wire) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(wire: Wire, fields: dict[str, Any], error: str) -> None:
+def test_invalid_init_producer_id_requests_are_refused(
+    wire: Wire, fields: dict[str, Any], error: str
+) -> None:
     response = init(wire, **fields)
     assert error_of(response.error_code).name == error
     assert (response.producer_id, response.producer_epoch) == (-1, -1)

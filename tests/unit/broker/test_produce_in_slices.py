@@ -18,7 +18,7 @@ _FOREVER = 60.0
 
 
 @pytest.mark.parametrize("size", [1, 500])
-def test_what_is_left_of_a_slow_request_is_appended_later(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_of_a_slow_request_is_appended_later(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small frames share their memory with what others send meanwhile, large ones have their own."""
     # Every request is too slow, and every slice is as short as it can be.
     monkeypatch.setattr(import_module("ottla.broker.handlers.produce"), "_AT_ONCE", -_FOREVER)

@@ -58,7 +58,7 @@ def test_few_requests_are_answered_at_once() -> None:
     assert loop.is_idle
 
 
-def test_in_a_crowd_they_wait_for_the_next_turns_in_their_order() -> None:
+def test_under_load_requests_are_spread_over_loop_iterations_in_order() -> None:
     loop = Loop()
     for number in range(50):
         loop.send(number)
@@ -75,7 +75,7 @@ def test_in_a_crowd_they_wait_for_the_next_turns_in_their_order() -> None:
     assert loop.answers == {number: [b"%d" % number] for number in range(50)}
 
 
-def test_who_comes_behind_a_crowd_waits_behind_it_however_little_he_wants() -> None:
+def test_a_new_request_is_queued_behind_all_waiting_requests() -> None:
     loop = Loop()
     for number in range(20):
         loop.send(number)
@@ -86,7 +86,7 @@ def test_who_comes_behind_a_crowd_waits_behind_it_however_little_he_wants() -> N
     assert loop.done == list(range(21))
 
 
-def test_half_of_the_time_is_the_lanes_however_busy_the_rest_is() -> None:
+def test_the_scheduler_gets_half_of_the_loop_time_when_the_rest_is_busy() -> None:
     loop = Loop()
     for number in range(400):
         loop.send(number)
@@ -96,7 +96,7 @@ def test_half_of_the_time_is_the_lanes_however_busy_the_rest_is() -> None:
     assert (len(loop.done) - before) * COST == pytest.approx(0.05, abs=2 * COST)
 
 
-def test_a_frame_too_large_to_be_kept_is_worked_on_at_once() -> None:
+def test_a_frame_too_large_to_be_queued_is_handled_at_once() -> None:
     loop = Loop()
     for number in range(10):
         loop.send(number)
@@ -110,7 +110,7 @@ def crowd(loop: Loop) -> None:
     loop.send(-1, cost=2 * AT_ONCE)
 
 
-def test_a_frame_is_kept_though_its_memory_is_used_again() -> None:
+def test_a_queued_frame_is_kept_when_its_buffer_is_reused() -> None:
     loop = Loop()
     crowd(loop)
     memory = bytearray(b"mine")
@@ -123,7 +123,7 @@ def test_a_frame_is_kept_though_its_memory_is_used_again() -> None:
     assert given == [[b"mine"]]
 
 
-def test_a_queued_request_may_be_answered_later_and_is_cancelled_with_its_client() -> None:
+def test_the_delayed_response_of_a_queued_request_is_cancelled_on_disconnect() -> None:
     loop = Loop()
     crowd(loop)
     cancelled: list[str] = []
@@ -146,7 +146,7 @@ def test_a_queued_request_may_be_answered_later_and_is_cancelled_with_its_client
     assert given == {"kept": b"answer"}
 
 
-def test_a_queued_request_is_handled_though_its_client_has_gone() -> None:
+def test_a_queued_request_is_handled_after_its_client_disconnected() -> None:
     loop = Loop()
     crowd(loop)
     leaving = loop.send(1)
@@ -157,7 +157,7 @@ def test_a_queued_request_is_handled_though_its_client_has_gone() -> None:
     assert 1 not in loop.answers
 
 
-def test_refusals_and_defects_reach_the_connection_and_the_next_request_is_served() -> None:
+def test_exceptions_reach_the_connection_and_the_next_request_is_served() -> None:
     loop = Loop()
     crowd(loop)
 
@@ -176,7 +176,7 @@ def test_refusals_and_defects_reach_the_connection_and_the_next_request_is_serve
     assert [type(each) for each in given] == [Refused, ZeroDivisionError, list]
 
 
-def test_a_broker_that_stops_serves_all_and_one_that_is_killed_none() -> None:
+def test_finish_serves_all_queued_requests_and_clear_drops_them() -> None:
     loop = Loop()
     for number in range(30):
         loop.send(number)
@@ -190,7 +190,7 @@ def test_a_broker_that_stops_serves_all_and_one_that_is_killed_none() -> None:
     assert 31 not in loop.done
 
 
-def test_it_schedules_itself_once_though_an_answer_brings_the_next_request() -> None:
+def test_at_most_one_loop_callback_is_scheduled_at_a_time() -> None:
     loop = Loop()
     crowd(loop)
     numbers = iter(range(100, 140))
@@ -209,7 +209,7 @@ def test_it_schedules_itself_once_though_an_answer_brings_the_next_request() -> 
     assert loop.done == [-1, *range(100, 140)]
 
 
-def test_answers_that_bring_the_next_requests_do_not_make_a_turn_longer() -> None:
+def test_requests_sent_on_completion_do_not_extend_a_loop_iteration() -> None:
     loop = Loop()
 
     def ask_again(number: int) -> None:
@@ -227,7 +227,7 @@ def test_answers_that_bring_the_next_requests_do_not_make_a_turn_longer() -> Non
         assert loop.time() - before <= 2 * COST + 2 * AT_ONCE
 
 
-def test_what_came_before_a_timer_was_up_is_served_before_it() -> None:
+def test_requests_that_arrived_before_a_timer_expired_run_before_it() -> None:
     loop = Loop()
     crowd(loop)
     loop.scheduler.call_later(1.0, loop.done.append, 99)
@@ -237,7 +237,7 @@ def test_what_came_before_a_timer_was_up_is_served_before_it() -> None:
     assert loop.done == [-1, *range(40), 99]
 
 
-def test_a_timer_gives_the_loop_a_chance_to_read_first() -> None:
+def test_an_expired_timer_lets_the_loop_read_sockets_first() -> None:
     """asyncio may find a timer up without having looked at its sockets."""
     loop = Loop()
     loop.scheduler.call_later(1.0, loop.done.append, 99)

@@ -56,13 +56,13 @@ def delivered(answer: Any) -> list[Any]:
     return given
 
 
-def test_work_that_is_soon_done_is_answered_at_once() -> None:
+def test_a_short_job_is_answered_at_once() -> None:
     loop = Loop()
     assert loop.scheduler.take(Work(loop, 1).steps, memoryview(b"")) == [b"job"]
     assert loop.is_idle
 
 
-def test_work_that_takes_longer_goes_on_in_slices_and_others_have_their_turn() -> None:
+def test_a_long_job_runs_in_bounded_slices() -> None:
     loop = Loop()
     work = Work(loop, 100)
     began = loop.time()
@@ -89,7 +89,7 @@ def test_small_requests_are_served_beside_a_job() -> None:
     assert not given
 
 
-def test_a_turn_of_the_lane_is_bounded_even_after_the_loop_stood_still() -> None:
+def test_a_slice_is_bounded_even_after_the_loop_was_blocked() -> None:
     loop = Loop()
     delivered(loop.scheduler.take(Work(loop, 1000).steps, memoryview(b"")))
     loop.iterate()
@@ -98,7 +98,7 @@ def test_a_turn_of_the_lane_is_bounded_even_after_the_loop_stood_still() -> None
     assert loop.time() - before - 10.0 <= LONGEST_TURN + STEP
 
 
-def test_few_jobs_are_open_at_a_time_and_the_next_has_not_begun() -> None:
+def test_the_number_of_started_jobs_is_limited() -> None:
     loop = Loop()
     jobs = [Work(loop, 50, str(number)) for number in range(OPEN_JOBS + 2)]
     frame = memoryview(bytes(SMALL + 1))
@@ -109,7 +109,7 @@ def test_few_jobs_are_open_at_a_time_and_the_next_has_not_begun() -> None:
     assert answers == [[[str(number).encode()]] for number in range(OPEN_JOBS + 2)]
 
 
-def test_a_job_whose_client_has_gone_is_dropped_and_the_next_takes_its_place() -> None:
+def test_a_job_is_dropped_when_its_client_disconnects_and_the_next_starts() -> None:
     loop = Loop()
     jobs = [Work(loop, 50, str(number)) for number in range(OPEN_JOBS + 1)]
     frame = memoryview(bytes(SMALL + 1))
@@ -145,7 +145,7 @@ class Owner:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGEST + 1])
-def test_work_that_is_done_to_the_end_goes_on_when_its_client_has_gone(size: int) -> None:
+def test_a_job_that_must_finish_continues_after_a_disconnect(size: int) -> None:
     loop = Loop()
     work = Work(loop, 50)
     owner = Owner(work)
@@ -161,7 +161,7 @@ def test_work_that_is_done_to_the_end_goes_on_when_its_client_has_gone(size: int
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_the_frame_of_a_job_is_released_when_its_client_has_gone(begun: bool) -> None:
+def test_the_frame_of_a_job_is_released_on_disconnect(begun: bool) -> None:
     loop = Loop()
     frame = memoryview(bytes(LARGEST + 1))
     if not begun:
@@ -177,7 +177,7 @@ def test_the_frame_of_a_job_is_released_when_its_client_has_gone(begun: bool) ->
     assert owner.released_with_left == [work.left]
 
 
-def test_the_frame_of_a_job_whose_answer_comes_still_later_is_not_released_with_it() -> None:
+def test_the_frame_of_a_job_with_a_delayed_response_is_not_released_at_its_end() -> None:
     loop = Loop()
     work = Work(loop, 50)
     owner = Owner(work)
@@ -209,7 +209,7 @@ def test_a_queued_request_that_owns_its_frame_is_not_copied() -> None:
     assert owner.released_with_left == [0]
 
 
-def test_a_refusal_or_a_defect_in_a_job_reaches_the_connection() -> None:
+def test_an_exception_in_a_job_reaches_the_connection() -> None:
     loop = Loop()
 
     def failing(error: Exception) -> Steps[Any]:
@@ -225,7 +225,7 @@ def test_a_refusal_or_a_defect_in_a_job_reaches_the_connection() -> None:
     assert [type(each) for each in (*refused, *failed)] == [Refused, ZeroDivisionError]
 
 
-def test_a_broker_that_stops_gives_up_a_job_that_takes_too_long() -> None:
+def test_a_stopping_broker_abandons_a_job_that_takes_too_long() -> None:
     loop = Loop()
     short = delivered(loop.scheduler.take(Work(loop, 100).steps, memoryview(b"")))
     long = delivered(loop.scheduler.take(Work(loop, 100_000).steps, memoryview(b"")))
@@ -234,7 +234,7 @@ def test_a_broker_that_stops_gives_up_a_job_that_takes_too_long() -> None:
     assert isinstance(long[0], Refused)
 
 
-def test_a_coroutine_gets_the_result_or_the_exception() -> None:
+def test_a_coroutine_can_await_the_result_or_exception_of_a_job() -> None:
     async def main() -> None:
         scheduler = RequestScheduler(
             asyncio.get_running_loop(), iter(range(1_000_000)).__next__
@@ -264,7 +264,7 @@ class Named:
         pass
 
 
-def test_a_slice_that_keeps_the_loop_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slice_that_blocks_the_loop_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
     watchdog = Watchdog(loop, loop.time)
     scheduler = RequestScheduler(loop, loop.time, watchdog)
@@ -283,7 +283,9 @@ def test_a_slice_that_keeps_the_loop_is_logged_and_counted(caplog: pytest.LogCap
     assert "stood still for 150 ms because of ListGroups v4, 30 bytes, of 10.0.0.1:5000 (me)" in caplog.text
 
 
-def test_a_late_beat_tells_of_a_stall_that_no_request_explains(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_late_watchdog_tick_counts_a_stall_not_caused_by_a_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     loop = Loop()
     watchdog = Watchdog(loop, loop.time)
     watchdog.start()

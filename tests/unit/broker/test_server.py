@@ -48,14 +48,14 @@ def options_of_a_connection(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="congestion control is chosen per socket on Linux only")
-def test_a_client_on_this_machine_is_answered_without_pacing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_connections_use_reno_congestion_control(monkeypatch: pytest.MonkeyPatch) -> None:
     def control(sock: socket.socket) -> bytes:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
 
     assert options_of_a_connection(monkeypatch, Limits(), control) == b"reno"
 
 
-def test_small_answers_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_disable_nagles_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_delay(sock: socket.socket) -> int:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -63,7 +63,7 @@ def test_small_answers_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("option", [socket.SO_RCVBUF, socket.SO_SNDBUF])
-def test_buffers_are_as_large_as_the_operator_says(monkeypatch: pytest.MonkeyPatch, option: int) -> None:
+def test_socket_buffers_have_the_configured_size(monkeypatch: pytest.MonkeyPatch, option: int) -> None:
     def size(sock: socket.socket) -> int:
         return sock.getsockopt(socket.SOL_SOCKET, option)
 

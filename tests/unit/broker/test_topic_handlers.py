@@ -89,7 +89,7 @@ def outcomes(results: list[CreatableTopicResult] | list[DeletableTopicResult]) -
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_created_topic_is_there_when_the_answer_comes(wire: Wire, name: str, version: int) -> None:
+def test_a_created_topic_is_visible_when_its_response_arrives(wire: Wire, name: str, version: int) -> None:
     (result,) = create(wire, new(name, 3), version=version)
     assert (result.error_code, result.error_message) == (0, None)
     assert partitions(wire, name) == 3
@@ -98,7 +98,7 @@ def test_a_created_topic_is_there_when_the_answer_comes(wire: Wire, name: str, v
     assert bool(result.configs) == (version >= 5)
 
 
-def test_a_created_topic_tells_its_configuration_with_real_sources(wire: Wire, name: str) -> None:
+def test_the_response_contains_the_configuration_of_the_topic_with_its_sources(wire: Wire, name: str) -> None:
     (result,) = create(wire, new(name, retention_ms="1000"))
     configs = {config.name: config for config in result.configs or []}
     assert len(configs) == 33
@@ -117,7 +117,7 @@ def test_a_broker_setting_behind_a_topic_key_is_the_source() -> None:
     assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("3600000", 4)
 
 
-def test_validating_answers_as_if_but_creates_nothing(wire: Wire, name: str) -> None:
+def test_validate_only_answers_like_a_creation_but_creates_nothing(wire: Wire, name: str) -> None:
     (result,) = create(wire, new(name, 2), validate_only=True)
     assert (result.error_code, result.num_partitions) == (0, 2)
     assert partitions(wire, name) is None
@@ -146,7 +146,7 @@ def test_replicas_can_be_placed_by_hand(wire: Wire, name: str) -> None:
     assert (result.error_code, result.num_partitions) == (0, 2)
 
 
-def test_configs_are_checked_by_the_one_table(wire: Wire, name: str) -> None:
+def test_invalid_topic_configs_are_refused(wire: Wire, name: str) -> None:
     (result,) = create(wire, new(name, retention_ms="soon"))
     assert result.error_code == ErrorCode.INVALID_CONFIG
     assert "retention.ms" in (result.error_message or "")
@@ -178,7 +178,7 @@ def test_topics_are_deleted_by_id_and_answered_with_both(wire: Wire, name: str) 
     assert partitions(wire, name) is None
 
 
-def test_a_topic_to_delete_is_named_once_and_one_way(wire: Wire, name: str) -> None:
+def test_a_topic_to_delete_must_be_given_once_by_name_or_id(wire: Wire, name: str) -> None:
     topic_id = create(wire, new(name))[0].topic_id
     by_name, by_id = DeleteTopicState(name=name), DeleteTopicState(topic_id=topic_id)
     for states, message in (
@@ -196,7 +196,7 @@ def test_a_topic_to_delete_is_named_once_and_one_way(wire: Wire, name: str) -> N
     assert partitions(wire, name) == 1
 
 
-def test_deleting_can_be_switched_off() -> None:
+def test_topic_deletion_can_be_switched_off() -> None:
     with ottla.testing.broker(delete_topic_enable="false") as broker, Wire(broker.bootstrap_servers) as wire:
         create(wire, new("t"))
         assert outcomes(delete(wire, DeleteTopicState(name="t"))) == {"t": "TOPIC_DELETION_DISABLED"}
@@ -214,7 +214,7 @@ def test_partitions_are_added(wire: Wire, name: str, version: int) -> None:
     assert partitions(wire, name) == 3
 
 
-def test_growth_is_refused_topic_by_topic(wire: Wire, name: str) -> None:
+def test_create_partitions_refuses_per_topic(wire: Wire, name: str) -> None:
     create(wire, new(name, 2), new(f"{name}-x"))
     by_hand = [CreatePartitionsAssignment(broker_ids=[1])]
     results = grow(

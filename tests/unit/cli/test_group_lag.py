@@ -23,7 +23,9 @@ NOW = 1_800_000_000_000
     ("committed", "end", "records"),
     [(5, 20, 15), (20, 20, 0), (25, 20, 0), (None, 20, None), (5, None, None), (0, 0, 0)],
 )
-def test_records_behind(committed: int | None, end: int | None, records: int | None) -> None:
+def test_lag_in_records_is_the_distance_to_the_log_end(
+    committed: int | None, end: int | None, records: int | None
+) -> None:
     assert records_behind(committed, end) == records
 
 
@@ -38,7 +40,9 @@ def test_records_behind(committed: int | None, end: int | None, records: int | N
         (3, NOW + 5000, 0.0),
     ],
 )
-def test_seconds_behind(records: int | None, oldest: int | None, seconds: float | None) -> None:
+def test_lag_in_time_is_the_age_of_the_first_unread_record(
+    records: int | None, oldest: int | None, seconds: float | None
+) -> None:
     assert seconds_behind(records, oldest, NOW) == seconds
 
 
@@ -66,19 +70,19 @@ def test_the_time_is_that_of_the_first_unread_record_not_of_its_batch() -> None:
     assert first_time(data[: len(first) + 20], 4) is None
 
 
-def test_partitions_are_written_in_few_letters() -> None:
+def test_partitions_are_written_as_ranges() -> None:
     assert places_text([("b", 1), ("a", 2), ("a", 0), ("a", 1), ("a", 5)]) == "a:0-2,5 b:1"
     assert places_text([]) == ""
 
 
-def test_partitions_that_went_the_same_way_stand_together() -> None:
+def test_partitions_with_the_same_old_and_new_owner_share_a_line() -> None:
     moves = [
         ExplainedMove(topic="t", partition=p, before="a", after="b" if p < 2 else None) for p in range(4)
     ]
     assert moves_text(moves) == ["t:0-1 from a to b", "t:2-3 from a to unassigned"]
 
 
-def test_many_moves_are_cut() -> None:
+def test_a_long_list_of_moves_is_truncated() -> None:
     lines = moves_text(ExplainedMove(topic="t", partition=p, before=f"m{p}", after="b") for p in range(30))
     assert len(lines) == 10
     assert lines[-1] == "and 21 more; --json has all"

@@ -32,7 +32,7 @@ NOW = 1_800_000_000_000
         ("2023-11-14T23:13:20.500+01:00", 1_700_000_000_500),
     ],
 )
-def test_a_moment_is_understood(text: str, expected: int) -> None:
+def test_a_moment_is_parsed(text: str, expected: int) -> None:
     assert parse_moment(text, NOW) == expected
 
 
@@ -47,23 +47,23 @@ def test_a_span_that_reaches_before_1970_starts_there() -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "1x", "", "-", "2023-13-45", "1h foo"])
-def test_nonsense_is_refused_with_what_is_wanted(text: str) -> None:
+def test_an_invalid_moment_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ValueError, match="wanted: beginning, end"):
         parse_moment(text, NOW)
 
 
-def test_a_small_number_points_to_the_option_for_offsets() -> None:
+def test_a_small_number_gets_a_hint_to_the_offset_option() -> None:
     with pytest.raises(ValueError, match="--offset 5"):
         parse_moment("5", NOW)
 
 
-def test_a_time_is_written_so_that_it_can_be_read_back() -> None:
+def test_a_formatted_time_can_be_parsed_again() -> None:
     assert parse_moment(time_text(1_700_000_000_123), NOW) == 1_700_000_000_123
     assert datetime.fromisoformat(time_text(1_700_000_000_123)) == datetime.fromtimestamp(
         1_700_000_000.123, UTC
     )
 
 
-def test_no_time_and_an_absurd_time_are_written_too() -> None:
+def test_missing_and_out_of_range_timestamps_are_formatted() -> None:
     assert time_text(-1) == "-"
     assert time_text(2**62) == str(2**62)

@@ -27,12 +27,12 @@ HELD = Span(10, 100)
         ("2023-11-14T23:13:20+01:00", Target(moment=1_700_000_000_000)),
     ],
 )
-def test_a_target_is_understood(text: str, expected: Target) -> None:
+def test_a_target_is_parsed(text: str, expected: Target) -> None:
     assert parse_target(text, NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "somewhere", "-", "+1h", "1.5", "--5"])
-def test_what_is_no_target_is_refused_with_what_is_wanted(text: str) -> None:
+def test_an_invalid_target_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ValueError, match="wanted: earliest, latest"):
         parse_target(text, NOW)
 
@@ -50,7 +50,7 @@ def test_topics_and_partitions_are_distinguished(text: str, expected: tuple[str,
 
 
 @pytest.mark.parametrize("text", [":0", "payments:", "payments:x", "payments:1-", "payments:-1"])
-def test_partitions_that_are_none_are_refused(text: str) -> None:
+def test_invalid_partitions_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is wanted"):
         parse_topic(text)
 
@@ -69,12 +69,12 @@ def test_partitions_that_are_none_are_refused(text: str) -> None:
         (Target(moment=NOW), 50, -1, 100, "nothing that late: the end"),
     ],
 )
-def test_a_step_stays_in_what_the_partition_holds(
+def test_a_shift_stays_within_the_offsets_of_the_partition(
     target: Target, before: int | None, at_moment: int, to: int, note: str
 ) -> None:
     assert plan_step(target, "t", 3, before, HELD, at_moment) == Step("t", 3, before, to, note)
 
 
-def test_nothing_can_be_shifted_where_nothing_is_committed() -> None:
+def test_a_shift_without_a_committed_offset_is_refused() -> None:
     with pytest.raises(NothingToShift, match="partition 3 of 't'"):
         plan_step(Target(shift=1), "t", 3, None, HELD)

@@ -19,11 +19,11 @@ from ottla.cli.output import Column, count_text, plain_table, seconds_text, size
         (5000 << 50, "5000 PB"),
     ],
 )
-def test_sizes(size: int, text: str) -> None:
+def test_sizes_are_formatted_with_units(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
-def test_counts() -> None:
+def test_counts_are_formatted() -> None:
     assert count_text(1, "record") == "1 record"
     assert count_text(0, "record") == "0 records"
     assert count_text(1234567, "record") == "1,234,567 records"
@@ -33,7 +33,7 @@ def test_counts() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.041, "0.04 s"), (12.4, "12 s"), (150, "2 min 30 s"), (7260, "2 h 1 min")]
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_durations_are_formatted(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
 
 

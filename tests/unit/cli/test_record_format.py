@@ -17,11 +17,11 @@ RECORD = Record(7, 1_700_000_000_000, b"k", b"v", [("h", b"1"), ("n", None)])
 PLAIN = Layout(topic="t")
 
 
-def test_text_is_the_value() -> None:
+def test_text_format_prints_the_value() -> None:
     assert renderer(OutputFormat.text, PLAIN)(0, RECORD) == b"v\n"
 
 
-def test_null_is_said() -> None:
+def test_a_null_value_is_printed_as_null() -> None:
     nothing = Record(0, -1, None, None, [])
     assert renderer(OutputFormat.text, PLAIN)(0, nothing) == b"null\n"
     assert renderer(OutputFormat.key_value, PLAIN)(0, nothing) == b"null\tnull\n"
@@ -39,14 +39,14 @@ def test_a_timestamp_column_is_a_time() -> None:
     assert line.endswith(b"\tv\n")
 
 
-def test_bytes_that_are_no_text_are_escaped_in_text_and_untouched_in_value() -> None:
+def test_binary_values_are_escaped_in_text_format_and_unchanged_in_value_format() -> None:
     record = RECORD._replace(value=b"a\xffb")
     assert renderer(OutputFormat.text, PLAIN)(0, record) == b"a\\xffb\n"
     assert renderer(OutputFormat.value, PLAIN)(0, record) == b"a\xffb\n"
     assert renderer(OutputFormat.hex, PLAIN)(0, record) == b"61ff62\n"
 
 
-def test_no_record_can_repaint_a_terminal() -> None:
+def test_terminal_control_characters_in_records_are_escaped() -> None:
     record = RECORD._replace(key=b"\x9b1m\x07", value=b"\x1b[2J\x1b]0;title\x07 tab\there\nline")
     line = renderer(OutputFormat.text, Layout(topic="t", keys=True, terminal=True))(0, record)
     assert b"\x1b[2J" not in line
@@ -55,7 +55,7 @@ def test_no_record_can_repaint_a_terminal() -> None:
     assert b"tab\there\nline" in line
 
 
-def test_json_has_everything() -> None:
+def test_json_format_contains_all_fields() -> None:
     line = renderer(OutputFormat.json, PLAIN)(3, RECORD._replace(value=b"\xff"))
     assert json.loads(line) == {
         "topic": "t",
@@ -79,7 +79,7 @@ nullable_bytes = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(s
     timestamp=st.integers(min_value=-1, max_value=2**60),
     partition=st.integers(min_value=0, max_value=1000),
 )
-def test_what_consume_prints_as_json_produce_reads_back(
+def test_json_printed_by_consume_is_read_back_by_produce(
     key: bytes | None,
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],

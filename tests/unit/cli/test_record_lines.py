@@ -11,16 +11,16 @@ def test_a_line_of_text_is_a_value_without_a_key() -> None:
     assert LineReader().parse(b"hello world") == ParsedRecord(None, b"hello world", [])
 
 
-def test_an_empty_line_is_an_empty_value_or_null_as_asked() -> None:
+def test_an_empty_line_is_an_empty_value_or_null_by_option() -> None:
     assert LineReader().parse(b"") == ParsedRecord(None, b"", [])
     assert LineReader(empty_as_null=True).parse(b"") == ParsedRecord(None, None, [])
 
 
-def test_bytes_that_are_no_text_pass_unchanged() -> None:
+def test_binary_lines_pass_unchanged() -> None:
     assert LineReader().parse(b"\xff\x00\xfe") == ParsedRecord(None, b"\xff\x00\xfe", [])
 
 
-def test_one_key_and_headers_for_all() -> None:
+def test_one_key_and_headers_can_be_set_for_all_lines() -> None:
     reader = LineReader(key="k", headers=[("a", b"1"), ("a", b"2")])
     assert reader.parse(b"v") == ParsedRecord(b"k", b"v", [("a", b"1"), ("a", b"2")])
 
@@ -33,7 +33,7 @@ def test_the_first_separator_splits_key_and_value() -> None:
         reader.parse(b"no separator")
 
 
-def test_a_key_with_nothing_behind_it_can_be_a_tombstone() -> None:
+def test_a_key_without_a_value_can_be_a_tombstone() -> None:
     assert LineReader(key_separator=":", empty_as_null=True).parse(b"k:") == ParsedRecord(b"k", None, [])
 
 
@@ -51,7 +51,7 @@ def test_one_key_for_all_is_text_also_when_values_are_coded() -> None:
     assert LineReader(InputFormat.hex, key="zz").parse(b"00") == ParsedRecord(b"zz", b"\x00", [])
 
 
-def test_json_carries_everything() -> None:
+def test_json_lines_can_contain_all_fields() -> None:
     line = b'{"key": "k", "value": "v", "headers": {"h": "1", "n": null}, "timestamp": 17, "partition": 2}'
     assert LineReader(InputFormat.json).parse(line) == ParsedRecord(
         b"k", b"v", [("h", b"1"), ("n", None)], 17, 2
@@ -84,7 +84,7 @@ def test_the_partition_of_a_json_line_can_be_overruled_or_ignored() -> None:
     assert LineReader(partition=1).parse(b"v") == ParsedRecord(None, b"v", [], None, 1)
 
 
-def test_a_blank_line_in_json_is_nothing() -> None:
+def test_a_blank_line_in_json_is_skipped() -> None:
     assert LineReader(InputFormat.json).parse(b"  ") is None
 
 

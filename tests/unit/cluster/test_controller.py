@@ -36,7 +36,7 @@ def codes(results: Sequence[object]) -> list[ErrorCode | None]:
     return [result.code if isinstance(result, ApiError) else None for result in results]
 
 
-async def test_a_new_topic_is_in_the_image_of_the_outcomes_version() -> None:
+async def test_a_new_topic_is_in_the_image_of_the_returned_version() -> None:
     async with cluster_of_one() as (registry, controller):
         outcome = await controller.create_topics([NewTopic("t", 3, 1, configs={"retention.ms": "1"})])
         (plan,) = outcome.results
@@ -56,7 +56,7 @@ async def test_validating_changes_nothing() -> None:
         assert controller.image is before and len(registry.commits) == commits
 
 
-async def test_results_stand_in_the_order_of_the_request() -> None:
+async def test_results_are_in_the_order_of_the_request() -> None:
     async with cluster_of_one() as (registry, controller):
         await controller.create_topics([NewTopic("have")])
         outcome = await controller.create_topics(
@@ -82,7 +82,7 @@ async def test_many_small_topics_share_commits() -> None:
         await stored(registry, controller)
 
 
-async def test_a_topic_of_ten_thousand_partitions_comes_and_goes() -> None:
+async def test_a_topic_of_ten_thousand_partitions_is_created_and_deleted() -> None:
     async with cluster_of_one() as (registry, controller):
         outcome = await controller.create_topics([NewTopic("big", 9_999, 1), NewTopic("small", 1, 1)])
         assert codes(outcome.results) == [None, None]
@@ -108,7 +108,7 @@ async def test_a_large_creation_that_fails_midway_leaves_no_trace(broken: int) -
         await stored(registry, controller)
 
 
-async def test_a_large_deletion_that_fails_midway_is_finished_by_the_next_term() -> None:
+async def test_a_large_deletion_that_fails_midway_is_finished_by_the_next_controller() -> None:
     async with cluster_of_one() as (registry, controller):
         await controller.create_topics([NewTopic("big", 4_000, 1, configs={"k": "v"})])
         registry.faults = [None, failing(Unavailable("disk full"))]
@@ -134,7 +134,7 @@ async def test_a_deletion_that_fails_before_its_last_commit_leaves_no_config_to_
         await stored(registry, controller)
 
 
-async def test_deleting_many_topics_compares_none_with_all_the_others(
+async def test_deleting_many_topics_takes_linear_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with cluster_of_one() as (_, controller):
@@ -195,7 +195,7 @@ async def test_partitions_are_added_and_the_old_ones_stay() -> None:
         await stored(registry, controller)
 
 
-async def test_configs_are_set_removed_and_gone_when_empty() -> None:
+async def test_configs_are_set_and_removed() -> None:
     async with cluster_of_one() as (registry, controller):
         await controller.create_topics([NewTopic("t")])
         topic, every = (TOPIC_CONFIG, "t"), (BROKER_CONFIG, "")
@@ -209,7 +209,7 @@ async def test_configs_are_set_removed_and_gone_when_empty() -> None:
         await stored(registry, controller)
 
 
-async def test_config_changes_made_from_the_present_value_lose_nothing() -> None:
+async def test_concurrent_config_changes_lose_no_update() -> None:
     async with cluster_of_one() as (_, controller):
         await controller.create_topics([NewTopic("t")])
 
@@ -252,7 +252,7 @@ async def test_config_names_may_hold_anything() -> None:
         await stored(registry, controller)
 
 
-async def test_a_broken_registry_refuses_and_heals() -> None:
+async def test_changes_are_refused_while_the_registry_fails_and_work_afterwards() -> None:
     async with cluster_of_one() as (registry, controller):
         registry.faults = [failing(Unavailable("disk full"))]
         outcome = await controller.create_topics([NewTopic("t")])
@@ -291,7 +291,7 @@ async def test_a_standby_refuses_everything() -> None:
     await two.close()
 
 
-async def test_producer_ids_are_never_given_twice() -> None:
+async def test_producer_ids_are_never_reused() -> None:
     store = SqliteStore(None)
     keeper = await open_session(store)
     given: list[int] = []
@@ -315,7 +315,7 @@ async def test_a_block_of_producer_ids_lasts_for_a_thousand_producers() -> None:
         assert len(registry.commits) - before == 3
 
 
-async def test_the_largest_number_of_partitions_is_kept() -> None:
+async def test_the_partition_limit_of_the_cluster_is_enforced() -> None:
     async with cluster_of_one(defaults=TopicDefaults(max_partitions=5)) as (_, controller):
         outcome = await controller.create_topics([NewTopic("a", 3, 1), NewTopic("b", 3, 1)])
         assert codes(outcome.results) == [None, ErrorCode.POLICY_VIOLATION]
@@ -323,7 +323,7 @@ async def test_the_largest_number_of_partitions_is_kept() -> None:
         assert isinstance(grown.results[0], ApiError)
 
 
-async def test_everything_is_there_after_a_restart() -> None:
+async def test_all_metadata_survives_a_restart() -> None:
     store = SqliteStore(None)
     keeper = await open_session(store)
     images: list[ClusterImage] = []
@@ -342,7 +342,7 @@ async def test_everything_is_there_after_a_restart() -> None:
     await keeper.close()
 
 
-async def test_a_broker_that_may_have_lost_records_begins_new_reigns() -> None:
+async def test_leader_epochs_are_raised_for_a_broker_that_may_have_lost_records() -> None:
     async with cluster_of_one() as (registry, controller):
         await controller.create_topics([NewTopic("a", 2), NewTopic("b", 1), NewTopic("large", 1500)])
         before = controller.image.topics

@@ -93,7 +93,7 @@ class Members:
             self.kill(number)
 
 
-def test_each_killed_controller_is_followed_by_one_that_knows_everything(tmp_path: Path) -> None:
+def test_a_killed_controller_is_replaced_without_losing_metadata(tmp_path: Path) -> None:
     with Members(tmp_path / "registry.sqlite", 3) as members:
         for _ in range(3):
             members.next_report(**{"is": "ready"})

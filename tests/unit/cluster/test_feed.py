@@ -14,7 +14,7 @@ def joins(base: int, broker: int) -> ImageDelta:
     return ImageDelta(base, base + 1, brokers={broker: BrokerNode(broker, "host", 9092)})
 
 
-async def test_a_follower_waits_until_there_is_something_new() -> None:
+async def test_a_follower_waits_for_the_next_version() -> None:
     feed = ImageFeed()
     waiting = [asyncio.create_task(feed.after(0)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -36,7 +36,7 @@ async def test_a_follower_that_missed_several_versions_gets_them_as_one_delta() 
     assert (news.base, news.version, set(news.brokers)) == (1, 3, {2, 3})
 
 
-async def test_a_follower_that_was_away_too_long_gets_the_whole_image() -> None:
+async def test_a_follower_too_far_behind_gets_the_whole_image() -> None:
     feed = ImageFeed(kept=2)
     for version in range(3):
         feed.publish(joins(version, version + 1))
@@ -55,7 +55,7 @@ async def test_a_new_epoch_starts_from_a_whole_image() -> None:
         feed.reset(ClusterImage(version=first_version(4)))
 
 
-async def test_a_follower_of_a_newer_controller_is_not_taken_back() -> None:
+async def test_a_follower_of_a_newer_controller_ignores_older_images() -> None:
     feed = ImageFeed()
     feed.publish(joins(0, 1))
     ahead = asyncio.create_task(feed.after(first_version(9)))
@@ -67,7 +67,7 @@ async def test_a_follower_of_a_newer_controller_is_not_taken_back() -> None:
     feed.publish(joins(2, 3))  # the cancelled one is forgotten
 
 
-def test_a_delta_fits_only_the_image_it_was_made_for() -> None:
+def test_a_delta_applies_only_to_its_base_version() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         ImageFeed().publish(joins(3, 1))
     with pytest.raises(ValueError, match="cannot be followed"):

@@ -38,7 +38,7 @@ async def test_of_many_candidates_exactly_one_wins() -> None:
     await close(members)
 
 
-async def test_each_term_has_a_higher_epoch() -> None:
+async def test_each_election_raises_the_controller_epoch() -> None:
     members = await candidates(2)
     (_, first), (_, second) = members
     term = await first.campaign()
@@ -114,7 +114,7 @@ async def test_an_ambiguous_write_overtaken_by_a_successor_ends_the_term() -> No
     await close(members)
 
 
-async def test_a_registry_that_is_away_for_a_moment_costs_the_write_not_the_office() -> None:
+async def test_a_failed_registry_write_does_not_end_controllership() -> None:
     members = await candidates(1)
     ((registry, leadership),) = members
     await leadership.campaign()
@@ -157,7 +157,7 @@ async def test_a_standby_takes_over_when_the_controller_stops() -> None:
     await two.close()
 
 
-async def test_a_controller_whose_session_was_ended_stands_again_under_a_new_epoch() -> None:
+async def test_a_controller_whose_session_expired_is_reelected_with_a_new_epoch() -> None:
     store = SqliteStore(None)
     one, two = await open_session(store), await open_session(store)
     controller = controller_of(one)

@@ -29,7 +29,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_the_controller_sees_brokers_come_and_go() -> None:
+async def test_the_controller_follows_registered_and_unregistered_brokers() -> None:
     async with cluster_of_one() as (_, controller):
         assert controller.image.brokers[1].port == 9092
     store = SqliteStore(None)
@@ -98,7 +98,7 @@ async def test_an_ambiguous_registration_is_resolved(happened: bool) -> None:
     await session.close()
 
 
-async def test_a_broker_whose_session_was_ended_registers_again_under_a_new_epoch() -> None:
+async def test_a_broker_whose_session_expired_registers_with_a_new_epoch() -> None:
     store = SqliteStore(None)
     one, two = await open_session(store), await open_session(store)
     await prepare(one, random.Random(0))

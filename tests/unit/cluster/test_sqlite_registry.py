@@ -54,7 +54,7 @@ class ProcessWithSession:
         self.process.stdout.close()
 
 
-async def test_a_killed_process_loses_its_session_at_once_and_its_commits_never(tmp_path: Path) -> None:
+async def test_a_killed_process_loses_its_session_at_once_but_no_commits(tmp_path: Path) -> None:
     path = tmp_path / "registry.sqlite"
     with ProcessWithSession(path) as child:
         registry = registry_at(path)
@@ -99,7 +99,7 @@ async def test_a_session_without_heartbeats_is_ended_by_the_clock_of_another_ses
         await registry.close()
 
 
-async def test_a_session_that_beats_lives_however_long(tmp_path: Path) -> None:
+async def test_a_session_with_heartbeats_does_not_expire(tmp_path: Path) -> None:
     path = tmp_path / "registry.sqlite"
     clock = ManualClock()
     one = SqliteRegistry(SqliteStore(path), clock=clock, session_timeout=10)
@@ -116,7 +116,7 @@ async def test_a_session_that_beats_lives_however_long(tmp_path: Path) -> None:
     await two.close()
 
 
-async def test_a_hung_session_that_was_ended_finds_out_and_can_write_nothing(tmp_path: Path) -> None:
+async def test_a_hung_session_that_expired_notices_and_cannot_write(tmp_path: Path) -> None:
     path = tmp_path / "registry.sqlite"
     clock = ManualClock()
     hung = SqliteRegistry(SqliteStore(path), clock=ManualClock(), session_timeout=10)
@@ -136,7 +136,7 @@ async def test_a_hung_session_that_was_ended_finds_out_and_can_write_nothing(tmp
     await hung.close()
 
 
-async def test_alone_and_idle_nothing_is_written(tmp_path: Path) -> None:
+async def test_an_idle_lone_session_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "registry.sqlite"
     clock = ManualClock()
     registry = SqliteRegistry(SqliteStore(path), clock=clock)
@@ -160,7 +160,7 @@ async def test_closing_leaves_the_file_and_its_reserve(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"registry.sqlite", "registry.sqlite.reserve"}
 
 
-async def test_what_cannot_be_opened_is_a_typed_error(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_opened_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         await registry_at(tmp_path / "no such folder" / "registry.sqlite").open()
     garbage = tmp_path / "garbage"
@@ -169,7 +169,7 @@ async def test_what_cannot_be_opened_is_a_typed_error(tmp_path: Path) -> None:
         await registry_at(garbage).open()
 
 
-async def test_a_closed_registry_says_so(tmp_path: Path) -> None:
+async def test_calls_on_a_closed_registry_fail_with_a_clear_error(tmp_path: Path) -> None:
     registry = registry_at(tmp_path / "registry.sqlite")
     await registry.open()
     await registry.close()
@@ -203,7 +203,7 @@ async def test_a_committed_change_succeeds_even_when_watches_cannot_be_checked(t
     await registry.close()
 
 
-async def test_a_session_goes_on_beating_after_an_error_of_any_kind(tmp_path: Path) -> None:
+async def test_heartbeats_continue_after_any_error(tmp_path: Path) -> None:
     registry = registry_at(tmp_path / "registry.sqlite")
     await registry.open()
     looked = asyncio.Event()

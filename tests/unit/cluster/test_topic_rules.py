@@ -86,7 +86,7 @@ def test_names_of_letters_digits_dots_dashes_and_underscores_are_fine(name: str)
     check_name(name)
 
 
-def test_a_topic_exists_once() -> None:
+def test_an_existing_topic_name_is_refused() -> None:
     cluster = image({"t": 1})
     assert refusal(NewTopic("t", 1, 1), cluster) == ("TOPIC_ALREADY_EXISTS", "Topic 't' already exists.")
     # Existence is told before anything else that is wrong.
@@ -194,7 +194,7 @@ def test_manual_assignments_are_checked(
     assert refusal(request, image(brokers=2)) == (code, text)
 
 
-def test_a_manual_assignment_is_taken_as_it_is() -> None:
+def test_a_manual_assignment_is_used_unchanged() -> None:
     (made,) = plan(NewTopic("t", assignments=[(1, [2, 1]), (0, [1, 2])]), cluster=image(brokers=2))
     assert isinstance(made, PlannedTopic)
     assert [partition.replicas for partition in made.topic.partitions] == [(1, 2), (2, 1)]
@@ -213,7 +213,7 @@ def test_one_refusal_does_not_touch_the_others() -> None:
     assert [isinstance(result, PlannedTopic) for result in results] == [True, False, True]
 
 
-def test_a_cluster_has_a_largest_number_of_partitions() -> None:
+def test_the_number_of_partitions_of_a_cluster_is_limited() -> None:
     defaults = TopicDefaults(max_partitions=10)
     results = plan(
         NewTopic("a", 4, 1),
@@ -228,7 +228,7 @@ def test_a_cluster_has_a_largest_number_of_partitions() -> None:
     assert "max.partitions" in results[2].message
 
 
-def test_the_offsets_topic_can_be_made_at_the_limit_of_partitions() -> None:
+def test_the_offsets_topic_can_be_created_at_the_partition_limit() -> None:
     defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
     topics = [NewTopic("a", 3), NewTopic("b", 1), NewTopic("__consumer_offsets", 50), NewTopic("c", 1)]
     results = plan(*topics, defaults=defaults)
@@ -277,7 +277,9 @@ def test_a_refused_topic_does_not_count_for_the_limit_of_partitions() -> None:
         ),
     ],
 )
-def test_a_topic_only_grows_and_within_reason(request_: MorePartitions, code: str, text: str) -> None:
+def test_the_partition_count_can_only_grow_within_limits(
+    request_: MorePartitions, code: str, text: str
+) -> None:
     with pytest.raises(ApiError) as refused:
         plan_more_partitions(request_, image({"t": 2}), defaults=TopicDefaults(), rng=random.Random(0))
     assert (refused.value.code.name, refused.value.message) == (code, text)

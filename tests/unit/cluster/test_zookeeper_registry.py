@@ -60,7 +60,7 @@ async def until_it_answers(registry: ZooKeeperRegistry) -> None:
             return
 
 
-def test_no_server_is_an_error_that_names_the_address() -> None:
+def test_an_unreachable_server_is_an_error_that_names_the_address() -> None:
     address = f"127.0.0.1:{free_port()}"
 
     async def main() -> None:
@@ -71,7 +71,7 @@ def test_no_server_is_an_error_that_names_the_address() -> None:
     asyncio.run(main())
 
 
-def test_a_cut_off_session_ends_here_before_its_nodes_are_gone_there(chroot: str) -> None:
+def test_a_cut_off_session_ends_locally_before_its_nodes_are_removed(chroot: str) -> None:
     network = Network(shared_server().port)
 
     async def main() -> None:
@@ -150,7 +150,7 @@ def test_a_session_survives_a_quick_restart_of_its_server(server: ZooKeeperServe
     asyncio.run(main())
 
 
-def test_a_hanging_server_ends_calls_and_session_in_time(server: ZooKeeperServer) -> None:
+def test_a_hanging_server_times_out_calls_and_session(server: ZooKeeperServer) -> None:
     async def main() -> None:
         async with session(server.address, timeout=2.0) as registry:
             await registry.commit([Create("/a")])
@@ -181,7 +181,7 @@ def test_the_largest_commit_fits(chroot: str) -> None:
     asyncio.run(main())
 
 
-def test_a_shorter_timeout_granted_by_the_servers_counts(chroot: str) -> None:
+def test_a_shorter_session_timeout_granted_by_the_servers_is_used(chroot: str) -> None:
     """The servers grant 20 ticks at most; a longer one would end the session here too late."""
 
     async def main() -> None:

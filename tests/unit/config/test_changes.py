@@ -49,7 +49,7 @@ def test_subtracting_removes_what_a_list_holds() -> None:
     assert edit(present, ("cleanup.policy", SUBTRACT, "other")) == present
 
 
-def test_steps_that_make_no_sense_are_refused() -> None:
+def test_invalid_incremental_operations_are_refused() -> None:
     invalid = ErrorCode.INVALID_REQUEST
     assert "must not be null" in refused(invalid, {}, ("retention.ms", SET, None))
     assert "must not be null" in refused(invalid, {}, ("cleanup.policy", APPEND, None))

@@ -22,7 +22,7 @@ def test_all_keys_of_a_topic_are_described_but_internal_ones_only_when_set() -> 
     assert entries["segment.bytes"].value == "1073741824"
 
 
-def test_a_topics_value_comes_with_all_that_lies_below_it() -> None:
+def test_a_topic_value_is_described_with_all_its_synonyms() -> None:
     broker = BrokerConfig.load(overrides={"log.segment.bytes": "2000000"})
     entry = by_name(describe_topic(broker, {"segment.bytes": " 3000000 "}))["segment.bytes"]
     assert (entry.value, entry.source, entry.type, entry.read_only) == (
@@ -44,7 +44,7 @@ def test_a_value_in_another_unit_is_in_force_but_described_as_default_without_la
     assert (entry.value, entry.source, entry.layers) == ("3600000", Source.DEFAULT, [])
 
 
-def test_dynamic_values_of_the_broker_show_through_in_topics() -> None:
+def test_dynamic_broker_values_are_shown_in_topics() -> None:
     broker = BrokerConfig.load().with_dynamic({"log.retention.ms": "9"}, {})
     entry = by_name(describe_topic(broker, {}))["retention.ms"]
     assert (entry.value, entry.source) == ("9", Source.CLUSTER)

@@ -139,14 +139,14 @@ def test_a_value_at_the_edge_is_allowed(name: str, text: str) -> None:
     TOPIC_KEYS[name].parse(text)
 
 
-def test_rules_that_do_not_mind_the_case_take_any() -> None:
+def test_case_insensitive_rules_accept_any_case() -> None:
     assert BROKER_KEYS["group.consumer.migration.policy"].parse("Upgrade") == "Upgrade"
     with pytest.raises(BadValue):
         BROKER_KEYS["group.consumer.migration.policy"].parse("sideways")
 
 
 @pytest.mark.parametrize("text", ["latest", "earliest", "by_duration:P1D", "by_duration:PT1H30M"])
-def test_share_groups_may_start_at_these_places(text: str) -> None:
+def test_valid_share_auto_offset_resets_are_accepted(text: str) -> None:
     GROUP_KEYS["share.auto.offset.reset"].parse(text)
     for bad in ("now", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:1D"):
         with pytest.raises(BadValue):

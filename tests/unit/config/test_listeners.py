@@ -45,12 +45,12 @@ def test_an_address_is_read_in_each_of_its_forms(text: str, expected: Listener) 
         ("http://a/b:80", "no address"),
     ],
 )
-def test_what_is_no_address_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_an_invalid_address_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_listener(text)
 
 
-def test_two_listeners_need_two_names() -> None:
+def test_listener_names_must_be_unique() -> None:
     assert len(parse_listeners(["A://:1", "B://:2"])) == 2
     with pytest.raises(ValueError, match="same name"):
         parse_listeners([":1", ":2"])

@@ -42,7 +42,7 @@ def read(text: str) -> dict[str, str]:
         ("", {}),
     ],
 )
-def test_it_is_read_as_java_reads_it(text: str, expected: dict[str, str]) -> None:
+def test_properties_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
     assert read(text) == expected
 
 

@@ -29,7 +29,7 @@ def test_every_default_is_allowed_and_every_key_is_explained(key: ConfigKey) -> 
     assert key.section
 
 
-def test_every_key_that_stands_in_for_another_exists_and_has_the_same_type() -> None:
+def test_broker_synonyms_of_topic_and_group_keys_exist_and_have_the_same_type() -> None:
     for key in [*TOPIC_KEYS.values(), *GROUP_KEYS.values()]:
         for synonym in key.synonyms:
             broker = BROKER_KEYS[synonym.name]

@@ -21,7 +21,7 @@ def problems(**settings: str) -> list[str]:
     return caught.value.problems
 
 
-def test_without_anything_every_key_has_its_default() -> None:
+def test_keys_have_their_defaults_without_any_configuration() -> None:
     config = BrokerConfig.load()
     assert config["node.id"] == 1
     assert config["message.max.bytes"] == 1_048_588
@@ -33,7 +33,7 @@ def test_without_anything_every_key_has_its_default() -> None:
     assert config.warnings == []
 
 
-def test_limits_that_kafka_leaves_open_are_finite() -> None:
+def test_limits_that_are_unlimited_in_kafka_have_finite_defaults() -> None:
     config = BrokerConfig.load()
     assert config["max.connections"] == 10_000
     assert config["max.connections.per.ip"] == 8_000
@@ -230,7 +230,7 @@ def test_clients_get_the_advertised_address_or_the_one_listened_on() -> None:
 # -- dynamic values -----------------------------------------------------------------------------------------
 
 
-def test_dynamic_values_lie_over_static_ones_and_those_of_one_broker_over_those_of_all() -> None:
+def test_broker_values_override_cluster_values_which_override_static_ones() -> None:
     static = BrokerConfig.load(overrides={"log.retention.ms": "1", "message.max.bytes": "10"})
     dynamic = static.with_dynamic(
         {"log.retention.ms": "2", "message.max.bytes": "20"}, {"log.retention.ms": "3"}
@@ -254,14 +254,14 @@ def test_dynamic_values_of_keys_that_cannot_change_have_no_effect() -> None:
     assert config["listeners"] == ["PLAINTEXT://:9092"]
 
 
-def test_a_dynamic_value_that_is_not_allowed_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_dynamic_value_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         config = BrokerConfig.load().with_dynamic({"log.segment.bytes": "12"}, {})
     assert config["log.segment.bytes"] == 1 << 30
     assert "log.segment.bytes is ignored: must be at least 1048576" in caplog.text
 
 
-def test_layers_list_every_place_with_a_value_the_strongest_first() -> None:
+def test_layers_list_every_source_of_a_value_in_order_of_precedence() -> None:
     config = BrokerConfig.load(overrides={"log.retention.hours": "5"})
     assert config.layers("log.retention.hours") == [
         ("log.retention.hours", "5", Source.STATIC),
@@ -278,7 +278,7 @@ def test_layers_list_every_place_with_a_value_the_strongest_first() -> None:
     assert config.layers("log.retention.hours")[0] == ("log.retention.hours", "5", Source.STATIC)
 
 
-def test_secrets_stand_in_layers_without_their_value() -> None:
+def test_secrets_are_listed_in_layers_without_their_value() -> None:
     config = BrokerConfig.load(overrides={"ssl.key.password": "hunter2"})
     assert config.layers("ssl.key.password") == [("ssl.key.password", None, Source.STATIC)]
     assert "hunter2" not in repr(config)
@@ -322,11 +322,11 @@ def test_dynamic_broker_values_reach_topics_at_once() -> None:
     assert topic_config(changed, {"max.message.bytes": "78"})["max.message.bytes"] == 78
 
 
-def test_tests_may_have_segments_smaller_than_people() -> None:
+def test_internal_segment_bytes_allows_small_segments_for_tests() -> None:
     assert topic_config(BrokerConfig.load(), {"internal.segment.bytes": "1000"})["segment.bytes"] == 1000
 
 
-def test_stored_values_that_are_not_allowed_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_stored_values_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     topic = topic_config(BrokerConfig.load(), {"retention.ms": "soon", "nobody.knows": "1"})
     assert topic["retention.ms"] == 7 * DAY_MS
     assert "retention.ms is ignored" in caplog.text
@@ -360,7 +360,7 @@ def test_a_topic_configuration_that_is_not_allowed_is_refused(overrides: dict[st
     assert caught.value.message == reason
 
 
-def test_a_topic_configuration_is_held_against_the_brokers_values() -> None:
+def test_a_topic_configuration_is_checked_against_broker_values() -> None:
     broker = BrokerConfig.load(overrides={"log.cleaner.max.compaction.lag.ms": "100"})
     validate_topic_config({"min.compaction.lag.ms": "500"})
     with pytest.raises(ApiError, match="must not be larger"):

@@ -45,7 +45,7 @@ def test_before_version_4_a_member_joins_at_once(shard: Simulated) -> None:
     assert answer.value.generation_id == 1
 
 
-def test_a_new_group_waits_for_more_as_long_as_more_come(shard: Simulated) -> None:
+def test_the_initial_rebalance_delay_is_extended_while_members_join(shard: Simulated) -> None:
     _, first = shard.new_member()
     shard.scheduler.run(2000)
     _, second = shard.new_member()
@@ -111,14 +111,14 @@ def test_all_members_get_what_the_leader_assigned(shard: Simulated) -> None:
     assert shard.sync(b, 1).value.assignment == assignment({2})
 
 
-def test_a_member_that_the_leader_forgets_gets_an_empty_assignment(shard: Simulated) -> None:
+def test_a_member_without_an_assignment_from_the_leader_gets_an_empty_one(shard: Simulated) -> None:
     (a, _), (b, _) = shard.new_member(), shard.new_member()
     shard.scheduler.run(10_000)
     shard.sync(a, 1, {a: {0}})
     assert shard.sync(b, 1).value.assignment == b""
 
 
-def test_the_chosen_protocol_is_supported_by_all_and_preferred_by_most(shard: Simulated) -> None:
+def test_the_assignor_is_supported_by_all_and_preferred_by_most_members(shard: Simulated) -> None:
     liked = [("range", "sticky"), ("sticky", "range"), ("sticky", "range")]
     joins = [shard.new_member(protocols=protocols) for protocols in liked]
     shard.scheduler.run(10_000)
@@ -150,7 +150,7 @@ def test_an_older_generation_is_refused(shard: Simulated) -> None:
     assert shard.heartbeat(a, 2, group="other") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_joining_member_makes_the_others_come_back(shard: Simulated) -> None:
+def test_a_joining_member_makes_the_others_rejoin(shard: Simulated) -> None:
     a, b = shard.stable(2)
     c, joining = shard.new_member()
     assert shard.heartbeat(a, 1) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -163,7 +163,7 @@ def test_a_joining_member_makes_the_others_come_back(shard: Simulated) -> None:
     assert shard.heartbeat(c, 2) == ErrorCode.NONE
 
 
-def test_who_does_not_come_back_in_time_is_left_behind(shard: Simulated) -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed(shard: Simulated) -> None:
     a, b = shard.stable(2)
     _, joining = shard.new_member()
     shard.join(a)
@@ -184,7 +184,7 @@ def test_a_silent_member_is_removed_after_its_session_timeout(shard: Simulated) 
     assert shard.join(a).value.generation_id == 2
 
 
-def test_a_member_that_waits_for_an_answer_does_not_time_out(shard: Simulated) -> None:
+def test_a_member_with_a_waiting_request_does_not_expire(shard: Simulated) -> None:
     shard.stable(2)
     waiting = shard.new_member(session_ms=6000, rebalance_ms=60_000)[1]
     shard.scheduler.run(7000)
@@ -201,7 +201,7 @@ def test_a_member_id_that_is_never_used_expires_and_then_delays_no_rebalance(sha
     assert joining.value.generation_id == 2
 
 
-def test_who_does_not_fetch_its_assignment_in_time_is_removed(shard: Simulated) -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed(shard: Simulated) -> None:
     (a, _), (b, _) = shard.new_member(), shard.new_member()
     shard.scheduler.run(10_000)
     shard.sync(a, 1, {a: {0}, b: {1}})
@@ -213,7 +213,7 @@ def test_who_does_not_fetch_its_assignment_in_time_is_removed(shard: Simulated) 
     assert set(group_of(shard).members) == {a}
 
 
-def test_leaving_removes_at_once_and_tells_the_others(shard: Simulated) -> None:
+def test_a_leaving_member_is_removed_at_once_and_the_others_rebalance(shard: Simulated) -> None:
     a, b = shard.stable(2)
     assert shard.leave(MemberIdentity(member_id=b)) == [ErrorCode.NONE]
     assert shard.heartbeat(a, 1) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -228,7 +228,7 @@ def test_when_the_last_member_leaves_the_group_is_empty_in_a_new_generation(shar
     assert (group.leader, group.protocol) == (None, None)
 
 
-def test_a_member_that_is_removed_while_it_waits_is_told_so(shard: Simulated) -> None:
+def test_a_waiting_request_of_a_removed_member_is_answered(shard: Simulated) -> None:
     shard.stable()
     b, joining = shard.new_member()
     assert joining.waits
@@ -244,7 +244,7 @@ def test_waiting_sync_requests_are_answered_when_another_rebalance_starts(shard:
     assert waiting.error == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_follower_that_asks_again_without_change_causes_no_rebalance(shard: Simulated) -> None:
+def test_a_follower_that_rejoins_unchanged_causes_no_rebalance(shard: Simulated) -> None:
     _, b = shard.stable(2)
     again = shard.join(b)
     assert again.value.generation_id == 1
@@ -264,7 +264,7 @@ def static_group(shard: Simulated, version: int = 9) -> str:
     return member_id
 
 
-def test_a_static_member_that_starts_again_takes_its_place_without_a_rebalance(shard: Simulated) -> None:
+def test_a_restarted_static_member_keeps_its_assignment_without_a_rebalance(shard: Simulated) -> None:
     old = static_group(shard)
     again = shard.join(instance="i")
     new = again.value.member_id
@@ -274,13 +274,13 @@ def test_a_static_member_that_starts_again_takes_its_place_without_a_rebalance(s
     assert shard.sync(new, 1, instance="i").value.assignment == assignment({0, 1})
 
 
-def test_before_version_9_a_static_leader_is_not_told_that_it_leads(shard: Simulated) -> None:
+def test_before_version_9_a_restarted_static_leader_is_answered_as_a_follower(shard: Simulated) -> None:
     old = static_group(shard, version=8)
     again = shard.join(instance="i", version=8)
     assert (again.value.leader, again.value.members, again.value.skip_assignment) == (old, [], False)
 
 
-def test_the_former_self_of_a_static_member_is_fenced(shard: Simulated) -> None:
+def test_the_previous_member_id_of_a_static_member_is_fenced(shard: Simulated) -> None:
     old = static_group(shard)
     shard.join(instance="i")
     fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -291,7 +291,7 @@ def test_the_former_self_of_a_static_member_is_fenced(shard: Simulated) -> None:
     assert shard.heartbeat(old, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_that_waits_is_fenced_by_its_successor(shard: Simulated) -> None:
+def test_a_waiting_static_member_is_fenced_when_its_instance_rejoins(shard: Simulated) -> None:
     shard.stable()
     first = shard.join(instance="i")
     assert first.waits
@@ -300,7 +300,7 @@ def test_a_static_member_that_waits_is_fenced_by_its_successor(shard: Simulated)
     assert second.waits
 
 
-def test_the_place_of_a_static_member_is_kept_until_its_session_is_over(shard: Simulated) -> None:
+def test_a_static_member_stays_in_the_group_until_its_session_expires(shard: Simulated) -> None:
     static_group(shard)
     shard.scheduler.run(9_999)
     assert group_of(shard).phase is Phase.STABLE
@@ -319,7 +319,7 @@ def test_an_administrator_removes_static_members_by_instance_id(shard: Simulated
 # -- the log ----------------------------------------------------------------------------------------------
 
 
-def test_a_new_coordinator_knows_the_generation_and_who_has_what(shard: Simulated) -> None:
+def test_a_new_coordinator_restores_generation_and_assignments(shard: Simulated) -> None:
     a, b = shard.stable(2)
     after = shard.restarted()
     group = group_of(after)
@@ -331,7 +331,7 @@ def test_a_new_coordinator_knows_the_generation_and_who_has_what(shard: Simulate
     assert group_of(after).phase is Phase.EMPTY  # no member has come back since
 
 
-def test_when_the_log_refuses_nothing_has_changed_and_the_next_try_works(shard: Simulated) -> None:
+def test_a_refused_append_changes_nothing_and_a_retry_succeeds(shard: Simulated) -> None:
     (a, _), (b, _) = shard.new_member(), shard.new_member()
     shard.scheduler.run(10_000)
     waiting = shard.sync(b, 1)
@@ -344,7 +344,7 @@ def test_when_the_log_refuses_nothing_has_changed_and_the_next_try_works(shard: 
     assert waiting.value.assignment == assignment({1})
 
 
-def test_a_timer_that_expires_while_the_log_refuses_is_handled_later(shard: Simulated) -> None:
+def test_a_timer_that_expires_while_appends_are_refused_is_retried(shard: Simulated) -> None:
     shard.stable()
     shard.partition.refuses = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no space")
     shard.scheduler.run(15_000)
@@ -354,7 +354,7 @@ def test_a_timer_that_expires_while_the_log_refuses_is_handled_later(shard: Simu
     assert group_of(shard).phase is Phase.EMPTY
 
 
-def test_assignments_are_told_only_when_the_followers_have_them(shard: Simulated) -> None:
+def test_assignments_are_sent_only_after_they_are_replicated(shard: Simulated) -> None:
     a, _ = shard.new_member()
     shard.scheduler.run(3_000)
     shard.partition.is_slow = True
@@ -367,7 +367,7 @@ def test_assignments_are_told_only_when_the_followers_have_them(shard: Simulated
     assert not reading.waits
 
 
-def test_who_waits_for_followers_in_vain_is_told_to_try_again(shard: Simulated) -> None:
+def test_a_response_that_waits_too_long_for_replication_is_a_retriable_error(shard: Simulated) -> None:
     a, _ = shard.new_member()
     shard.scheduler.run(3_000)
     shard.partition.is_slow = True
@@ -376,7 +376,7 @@ def test_who_waits_for_followers_in_vain_is_told_to_try_again(shard: Simulated) 
     assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_when_the_leadership_ends_all_waiting_requests_are_answered(shard: Simulated) -> None:
+def test_losing_leadership_answers_all_waiting_requests(shard: Simulated) -> None:
     shard.stable()
     waiting: list[Answer] = [shard.new_member()[1] for _ in range(3)]
     shard.partition.is_slow = True
@@ -391,12 +391,12 @@ def _commit(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
     effects.answer(reply, None)
 
 
-def test_a_group_that_is_too_large_for_a_new_setting_rebalances() -> None:
+def test_a_group_above_a_lowered_size_limit_rebalances() -> None:
     before = Simulated()
     before.stable(3)
     after = Simulated(GroupSettings(max_size=2), before.partition.batches)
     assert group_of(after).phase is Phase.PREPARING
 
 
-def test_settings_of_the_tests_are_kafkas_defaults() -> None:
+def test_default_group_settings_equal_those_of_kafka() -> None:
     assert GroupSettings() == SETTINGS

@@ -265,7 +265,7 @@ def durable(group: Any) -> Any:
 
 @settings(max_examples=examples(20, 200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chance)
-def test_a_classic_group_keeps_its_promises_whatever_members_do(rng: Random) -> None:
+def test_invariants_of_classic_groups_hold_for_random_members(rng: Random) -> None:
     world = World(rng)
     for _ in range(150):
         world.step()

@@ -34,7 +34,7 @@ def test_a_group_is_listed_when_its_first_record_is_committed() -> None:
     assert listed(answer) == ["new", "old"]
 
 
-def test_a_listing_that_cannot_be_confirmed_in_time_is_an_error_and_not_a_guess() -> None:
+def test_a_listing_that_cannot_be_committed_in_time_is_an_error() -> None:
     world = World()
     world.partition.is_slow = True
     world.commit_offset("new")
@@ -43,7 +43,7 @@ def test_a_listing_that_cannot_be_confirmed_in_time_is_an_error_and_not_a_guess(
     assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_a_listing_leaves_out_groups_whose_coordinator_moves_away_meanwhile() -> None:
+def test_a_listing_omits_groups_whose_coordinator_moves_meanwhile() -> None:
     world = World()
     world.partition.is_slow = True
     world.commit_offset("new")
@@ -60,7 +60,9 @@ def test_a_listing_leaves_out_groups_whose_coordinator_moves_away_meanwhile() ->
         (explain_group, ExplainGroupRequest(group_id="g")),
     ],
 )
-def test_a_description_waits_for_what_it_shows(handler: Callable[..., Any], request_: Any) -> None:
+def test_describe_waits_until_the_state_it_shows_is_committed(
+    handler: Callable[..., Any], request_: Any
+) -> None:
     world = World()
     with world.lagging():
         world.commit_offset("g")
@@ -69,7 +71,7 @@ def test_a_description_waits_for_what_it_shows(handler: Callable[..., Any], requ
     assert answer.value
 
 
-def test_nothing_waits_when_all_is_committed() -> None:
+def test_reads_do_not_wait_when_everything_is_committed() -> None:
     world = World()
     world.commit_offset("g")
     assert listed(world.ask(list_groups, ListGroupsRequest())) == ["g"]

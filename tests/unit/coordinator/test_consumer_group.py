@@ -25,19 +25,19 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[ApiError]:
 # -- joining and leaving ----------------------------------------------------------------------------------
 
 
-def test_the_first_member_gets_everything_with_its_first_answer(world: World) -> None:
+def test_the_first_member_gets_all_partitions_in_its_first_response(world: World) -> None:
     client = Client(world, "a", "t")
     assert numbers(client) == [0, 1, 2, 3, 4, 5]
     assert client.epoch == 2
     assert world.group.state_name == "Stable"
 
 
-def test_a_member_that_wants_nothing_gets_an_epoch_all_the_same(world: World) -> None:
+def test_a_member_without_subscription_gets_a_member_epoch(world: World) -> None:
     assert world.join("a").member_epoch == 1
     assert world.group.state_name == "Stable"
 
 
-def test_a_newcomer_waits_until_the_owner_has_confirmed(world: World) -> None:
+def test_a_new_member_waits_until_the_owner_has_confirmed_the_revocation(world: World) -> None:
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     assert numbers(b) == [] and world.group.members["b"].state is MemberState.UNRELEASED
     told = places(world.beat("a", a.epoch))  # a keep-alive says nothing about what it owns
@@ -57,7 +57,7 @@ def test_a_member_that_keeps_its_partitions_is_sent_no_assignment(world: World) 
     assert world.beat("a", a.epoch, owned=a.owned).assignment is None
 
 
-def test_a_member_that_sends_everything_is_told_everything(world: World) -> None:
+def test_a_full_heartbeat_request_gets_a_full_response(world: World) -> None:
     a = Client(world, "a", "t")
     response = world.beat(
         "a", a.epoch, owned=a.owned, rebalance_timeout_ms=60_000, subscribed_topic_names=["t"]
@@ -65,7 +65,7 @@ def test_a_member_that_sends_everything_is_told_everything(world: World) -> None
     assert places(response) == a.owned
 
 
-def test_what_a_leaver_had_goes_to_the_others_with_one_heartbeat(world: World) -> None:
+def test_partitions_of_a_leaving_member_are_assigned_with_one_heartbeat(world: World) -> None:
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     settle(a, b)
     b.leave()
@@ -97,7 +97,7 @@ def test_a_group_has_no_more_members_than_allowed(world: World) -> None:
     world.join("a", "t")
 
 
-def test_targets_are_not_made_more_often_than_the_interval_allows(world: World) -> None:
+def test_target_assignments_are_limited_by_the_assignment_interval(world: World) -> None:
     world.set(assignment_interval_ms=1000)
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     assert world.group.state_name == "Assigning"
@@ -118,7 +118,7 @@ def test_a_member_with_a_wrong_epoch_is_fenced(world: World) -> None:
     assert greater.value.code is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_member_whose_last_answer_got_lost_may_ask_again(world: World) -> None:
+def test_a_member_may_repeat_a_heartbeat_whose_response_was_lost(world: World) -> None:
     a = Client(world, "a", "t")
     world.topic("t", 8)
     world.beat("a", a.epoch)  # the answer brings a new epoch and does not arrive
@@ -149,7 +149,7 @@ def test_a_silent_member_is_removed_after_its_session(world: World) -> None:
         b.beat()
 
 
-def test_a_member_that_gives_nothing_back_is_removed_after_its_rebalance_timeout(world: World) -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed(world: World) -> None:
     a = Client(world, "a", "t", rebalance_timeout_ms=10_000)
     b = Client(world, "b", "t")
     for _ in range(5):
@@ -163,7 +163,7 @@ def test_a_member_that_gives_nothing_back_is_removed_after_its_rebalance_timeout
     assert numbers(b) == [0, 1, 2, 3, 4, 5]
 
 
-def test_commits_count_from_the_epoch_in_which_the_partition_was_given(world: World) -> None:
+def test_commits_are_accepted_from_the_epoch_of_the_partition_assignment(world: World) -> None:
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     old = a.epoch
     settle(a, b)
@@ -198,7 +198,7 @@ def test_offsets_are_read_by_members_in_their_epoch_or_without_a_member_id(world
 # -- static members ---------------------------------------------------------------------------------------
 
 
-def test_a_static_member_that_comes_back_gets_its_partitions_without_a_rebalance(world: World) -> None:
+def test_a_returning_static_member_gets_its_partitions_without_a_rebalance(world: World) -> None:
     a = Client(world, "a", "t", instance_id="i")
     b = Client(world, "b", "t")
     settle(a, b)
@@ -213,7 +213,7 @@ def test_a_static_member_that_comes_back_gets_its_partitions_without_a_rebalance
         world.beat("a", epoch, instance_id="i")
 
 
-def test_a_static_member_that_stays_away_loses_its_partitions(world: World) -> None:
+def test_a_static_member_that_does_not_return_loses_its_partitions(world: World) -> None:
     a = Client(world, "a", "t", instance_id="i")
     b = Client(world, "b", "t")
     settle(a, b)
@@ -225,7 +225,7 @@ def test_a_static_member_that_stays_away_loses_its_partitions(world: World) -> N
     assert numbers(b) == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_instance_id_in_use_is_not_given_twice(world: World) -> None:
+def test_an_instance_id_in_use_is_refused(world: World) -> None:
     Client(world, "a", "t", instance_id="i")
     with refused(ErrorCode.UNRELEASED_INSTANCE_ID):
         world.join("b", "t", instance_id="i")
@@ -245,7 +245,7 @@ def test_new_partitions_are_assigned(world: World) -> None:
     assert [len(a.owned), len(b.owned)] == [4, 4]
 
 
-def test_a_deleted_topic_is_revoked_and_a_new_one_of_its_name_is_another(world: World) -> None:
+def test_a_deleted_topic_is_revoked_and_its_recreated_topic_is_assigned_anew(world: World) -> None:
     a = Client(world, "a", "t")
     old = a.owned
     world.drop_topic("t")
@@ -266,7 +266,7 @@ def test_a_subscribed_topic_is_assigned_when_it_is_created(world: World) -> None
     assert numbers(a) == [0, 1]
 
 
-def test_expressions_follow_the_topics_that_come_and_go(world: World) -> None:
+def test_regex_subscriptions_follow_created_and_deleted_topics(world: World) -> None:
     world.topic("orders-eu", 2)
     a = Client(world, "a", regex="orders-.*")
     assert len(a.owned) == 2
@@ -279,25 +279,25 @@ def test_expressions_follow_the_topics_that_come_and_go(world: World) -> None:
     assert len(a.owned) == 3
 
 
-def test_expressions_do_not_catch_the_topics_of_the_broker_itself(world: World) -> None:
+def test_regex_subscriptions_do_not_match_internal_topics(world: World) -> None:
     world.topic("__consumer_offsets", 50)
     assert len(Client(world, "a", regex=".*").owned) == 6
 
 
-def test_a_bad_expression_is_refused_and_changes_nothing(world: World) -> None:
+def test_an_invalid_regex_is_refused_and_changes_nothing(world: World) -> None:
     with refused(ErrorCode.INVALID_REGULAR_EXPRESSION):
         world.join("a", regex="(")
     assert world.groups.get(GROUP) is None
 
 
-def test_an_expression_that_no_member_uses_is_removed(world: World) -> None:
+def test_an_unused_regex_is_removed(world: World) -> None:
     a = Client(world, "a", regex="t.*")
     assert set(world.group.state.regexes) == {"t.*"}
     world.beat("a", a.epoch, subscribed_topic_names=["t"], subscribed_topic_regex="")
     assert not world.group.state.regexes
 
 
-def test_a_changed_subscription_is_served(world: World) -> None:
+def test_a_changed_subscription_changes_the_assignment(world: World) -> None:
     other = world.topic("other", 2)
     a = Client(world, "a", "t")
     told = places(world.beat("a", a.epoch, owned=a.owned, subscribed_topic_names=["other"]))
@@ -307,7 +307,7 @@ def test_a_changed_subscription_is_served(world: World) -> None:
     assert {topic for topic, _ in a.owned} == {other}
 
 
-def test_members_choose_the_assignor_together(world: World) -> None:
+def test_the_assignor_that_members_ask_for_is_used(world: World) -> None:
     a = Client(world, "a", "t", server_assignor="range")
     b = Client(world, "b", "t", server_assignor="range")
     settle(a, b)
@@ -318,7 +318,7 @@ def test_members_choose_the_assignor_together(world: World) -> None:
 # -- the log, the rebalance history and the heartbeat interval -------------------------------------------
 
 
-def test_a_new_coordinator_has_all_groups_and_starts_the_session_timers(world: World) -> None:
+def test_a_new_coordinator_restores_groups_and_starts_session_timers(world: World) -> None:
     a, b = Client(world, "a", "t"), Client(world, "b", "t")
     settle(a, b)
     world.fail_over()

@@ -24,7 +24,7 @@ def numbers(client: Client) -> set[int]:
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_old_and_new_members_share_the_partitions(world: World, eager: bool) -> None:
+def test_classic_and_consumer_members_share_the_partitions(world: World, eager: bool) -> None:
     old = classic_group(world, eager=eager)
     new = Client(world, "new", "t")
     assert isinstance(world.groups.get(GROUP), ConsumerGroup)
@@ -46,7 +46,7 @@ def test_the_epoch_continues_from_the_generation_and_replay_gives_the_same_group
     assert again.members == world.group.members
 
 
-def test_the_group_becomes_classic_again_when_the_last_new_member_leaves(world: World) -> None:
+def test_the_group_becomes_classic_when_the_last_consumer_member_leaves(world: World) -> None:
     old = classic_group(world)
     new = Client(world, "new", "t")
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_the_group_becomes_classic_again_when_the_last_new_member_leaves(world: 
     old.sync(take={0, 1, 2, 3})
 
 
-def test_an_old_member_that_falls_silent_is_removed_after_its_own_session_timeout(world: World) -> None:
+def test_a_silent_classic_member_is_removed_after_its_own_session_timeout(world: World) -> None:
     old = classic_group(world)
     new = Client(world, "new", "t")
     world.advance(10_001)
@@ -79,7 +79,7 @@ def test_an_old_member_that_falls_silent_is_removed_after_its_own_session_timeou
     assert unknown.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_old_member_that_does_not_join_again_is_removed_after_its_rebalance_timeout(world: World) -> None:
+def test_a_classic_member_that_does_not_rejoin_is_removed_after_its_rebalance_timeout(world: World) -> None:
     old = classic_group(world)
     new = Client(world, "new", "t")
     assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
@@ -91,7 +91,7 @@ def test_an_old_member_that_does_not_join_again_is_removed_after_its_rebalance_t
     assert set(world.group.members) == {"new"}
 
 
-def test_an_old_member_may_leave(world: World) -> None:
+def test_a_classic_member_can_leave_a_migrated_group(world: World) -> None:
     old = classic_group(world)
     new = Client(world, "new", "t")
     old.leave()
@@ -99,7 +99,7 @@ def test_an_old_member_may_leave(world: World) -> None:
     assert numbers(new) == {0, 1, 2, 3}
 
 
-def test_an_old_member_may_come_to_a_new_group(world: World) -> None:
+def test_a_classic_member_can_join_a_consumer_group(world: World) -> None:
     new = Client(world, "new", "t")
     old = OldClient(world, "t")
     old.join()
@@ -112,7 +112,7 @@ def test_an_old_member_may_come_to_a_new_group(world: World) -> None:
     assert len(old.owned) == len(numbers(new)) == 2
 
 
-def test_an_empty_group_changes_at_once_both_ways(world: World) -> None:
+def test_an_empty_group_changes_its_type_at_once_both_ways(world: World) -> None:
     old = classic_group(world)
     old.leave()
     new = Client(world, "new", "t")
@@ -124,7 +124,7 @@ def test_an_empty_group_changes_at_once_both_ways(world: World) -> None:
     assert isinstance(world.reloaded().get(GROUP), ClassicGroup | None)
 
 
-def test_a_group_is_not_changed_when_that_is_forbidden(world: World) -> None:
+def test_a_group_is_not_upgraded_when_migration_is_forbidden(world: World) -> None:
     world.set(may_upgrade=False)
     classic_group(world)
     with pytest.raises(ApiError, match="online upgrade is disabled") as error:
@@ -141,7 +141,7 @@ def test_classic_members_cannot_join_when_migration_is_forbidden(world: World) -
     assert error.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_group_whose_assignor_tells_more_than_partitions_is_not_changed(world: World) -> None:
+def test_a_group_with_a_custom_assignor_is_not_upgraded(world: World) -> None:
     old = OldClient(world, "t")
     old.join()
     world.advance(MIN_INITIAL_DELAY_MS)
@@ -151,7 +151,7 @@ def test_a_group_whose_assignor_tells_more_than_partitions_is_not_changed(world:
         world.join("new", "t")
 
 
-def test_a_group_does_not_become_classic_again_when_that_is_forbidden(world: World) -> None:
+def test_a_group_is_not_downgraded_when_migration_is_forbidden(world: World) -> None:
     world.set(may_downgrade=False)
     old = classic_group(world)
     new = Client(world, "new", "t")

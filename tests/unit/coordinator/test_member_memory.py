@@ -65,7 +65,7 @@ class World:
         self.run(lambda effects: self.groups.leave(group, [MemberIdentity(member_id=member)], effects))
 
 
-def test_members_count_from_join_to_leave() -> None:
+def test_members_use_client_memory_from_join_to_leave() -> None:
     world = World()
     world.join("g", "m1", 100 * KB)
     world.join("g", "m2", 200 * KB)
@@ -86,7 +86,7 @@ def test_members_count_from_join_to_leave() -> None:
     assert set(world.account.usage().by_kind) <= {"group"}
 
 
-def test_who_finds_no_memory_is_told_to_try_again() -> None:
+def test_a_join_without_free_client_memory_gets_a_retriable_error() -> None:
     world = World()
     world.join("g", "m1", 600 * KB)
     with pytest.raises(ApiError) as refused:
@@ -109,7 +109,7 @@ def test_members_that_were_idle_for_longest_are_evicted_first() -> None:
     assert world.evicted == [("h", "m2")]
 
 
-def test_a_member_whose_client_has_gone_while_it_waited_is_the_first_to_go() -> None:
+def test_a_waiting_member_whose_client_disconnected_is_evicted_first() -> None:
     world = World()
     for number in range(3):
         world.join(f"g{number}", f"m{number}", 300 * KB)
@@ -118,7 +118,7 @@ def test_a_member_whose_client_has_gone_while_it_waited_is_the_first_to_go() -> 
     assert world.evicted == [("g2", "m2")]
 
 
-def test_ids_for_members_that_never_come_count_and_are_forgotten_with_their_group() -> None:
+def test_unused_member_ids_use_memory_until_they_expire() -> None:
     world = World()
     world.join("g", "m" * 10 * KB, 10, version=4)
     assert world.account.used > 10 * KB

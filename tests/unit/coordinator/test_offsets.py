@@ -78,7 +78,7 @@ def test_a_simple_consumer_commits_without_a_group(shard: Simulated) -> None:
     assert (group.state_name, group.protocol_type) == ("Empty", None)
 
 
-def test_what_was_committed_is_there_after_a_failover(shard: Simulated) -> None:
+def test_committed_offsets_survive_a_failover(shard: Simulated) -> None:
     for offset in (1, 2, 3):
         commit(shard, offset, partition=offset % 2, metadata=f"note {offset}")
     after = shard.restarted()
@@ -98,7 +98,7 @@ def test_a_commit_for_a_generation_needs_a_group(shard: Simulated) -> None:
     assert commit(shard, generation=1, member="m", version=8) == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_only_members_of_this_generation_commit_for_a_group_at_work(shard: Simulated) -> None:
+def test_only_members_of_the_current_generation_may_commit(shard: Simulated) -> None:
     (a,) = shard.stable()
     assert commit(shard, member=a, generation=1) == ErrorCode.NONE
     assert commit(shard, member=a, generation=2) == ErrorCode.ILLEGAL_GENERATION
@@ -109,7 +109,7 @@ def test_only_members_of_this_generation_commit_for_a_group_at_work(shard: Simul
     assert commit(shard, member=a, generation=2) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_members_commit_while_the_group_gathers(shard: Simulated) -> None:
+def test_members_may_commit_while_the_group_prepares_a_rebalance(shard: Simulated) -> None:
     a, b = shard.stable(2)
     shard.leave(MemberIdentity(member_id=b))
     assert commit(shard, member=a, generation=1) == ErrorCode.NONE
@@ -125,7 +125,7 @@ def test_a_commit_restarts_the_session_of_a_member(shard: Simulated) -> None:
     assert group.state_name == "Stable"
 
 
-def test_long_metadata_is_refused_alone(shard: Simulated) -> None:
+def test_commit_metadata_above_the_size_limit_is_refused(shard: Simulated) -> None:
     assert commit(shard, metadata="x" * 4096) == ErrorCode.NONE
     assert commit(shard, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
 
@@ -156,7 +156,7 @@ def test_the_retention_time_begins_when_the_group_becomes_empty(shard: Simulated
     assert offset_of(shard) is None
 
 
-def test_a_group_at_work_forgets_only_topics_that_it_does_not_read_any_more(shard: Simulated) -> None:
+def test_an_active_group_expires_only_offsets_of_unsubscribed_topics(shard: Simulated) -> None:
     (a,) = shard.stable()
     commit(shard, member=a, generation=1, topic="t")
     commit(shard, member=a, generation=1, topic="old")
@@ -169,7 +169,7 @@ def test_a_group_at_work_forgets_only_topics_that_it_does_not_read_any_more(shar
     assert offset_of(shard, topic="old") is None
 
 
-def test_an_old_client_says_how_long_its_offset_is_kept(shard: Simulated) -> None:
+def test_an_old_client_sets_the_retention_time_of_its_offset(shard: Simulated) -> None:
     commit(shard, retention_ms=1000, version=4)
     assert shard.restarted().groups.offsets.of("g") == shard.groups.offsets.of("g")
     shard.scheduler.run(1000)
@@ -177,7 +177,7 @@ def test_an_old_client_says_how_long_its_offset_is_kept(shard: Simulated) -> Non
     assert offset_of(shard) is None
 
 
-def test_offsets_of_a_topic_that_is_read_are_not_deleted(shard: Simulated) -> None:
+def test_offsets_of_a_subscribed_topic_are_not_deleted(shard: Simulated) -> None:
     (a,) = shard.stable()
     for topic in ("t", "old"):
         commit(shard, member=a, generation=1, topic=topic)
@@ -210,7 +210,7 @@ def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(shard: Simulated) 
     assert (offset_of(shard), len(shard.restarted().groups)) == (None, 0)
 
 
-def test_offsets_of_topics_that_are_gone_or_are_others_now_are_stale(shard: Simulated) -> None:
+def test_offsets_of_deleted_and_recreated_topics_are_stale(shard: Simulated) -> None:
     for topic in ("kept", "gone", "made-again"):
         commit(shard, topic=topic)
     present = {"kept": TOPIC_ID, "made-again": b"n" * 16}

@@ -8,7 +8,7 @@ from ottla.protocol.messages.leave_group import MemberIdentity
 from unit.coordinator.simulated import Simulated
 
 
-def test_the_first_rebalance_tells_who_joined_and_what_they_got() -> None:
+def test_the_first_rebalance_lists_joined_members_and_their_partitions() -> None:
     shard = Simulated()
     a, b = shard.stable(2)
     (entry,) = shard.groups.history.of("g")
@@ -20,7 +20,7 @@ def test_the_first_rebalance_tells_who_joined_and_what_they_got() -> None:
     assert entry.duration_ms == 6000, "it waited for more members"
 
 
-def test_a_silent_member_is_named_with_what_became_of_its_partitions() -> None:
+def test_an_expired_member_is_named_with_the_new_owners_of_its_partitions() -> None:
     shard = Simulated()
     a, b = shard.stable(2)
     shard.scheduler.run(9_000)
@@ -35,7 +35,7 @@ def test_a_silent_member_is_named_with_what_became_of_its_partitions() -> None:
     assert "client" in str(entry.causes[0])
 
 
-def test_what_a_leaving_member_said_is_kept() -> None:
+def test_the_reason_given_by_a_leaving_member_is_kept() -> None:
     shard = Simulated()
     (a,) = shard.stable()
     shard.leave(MemberIdentity(member_id=a, reason="the consumer is being closed"))
@@ -44,7 +44,7 @@ def test_what_a_leaving_member_said_is_kept() -> None:
     assert (entry.shares, entry.left) == ({}, (a,))
 
 
-def test_members_without_work_are_idle() -> None:
+def test_members_without_partitions_are_idle() -> None:
     shard = Simulated()
     (a, _), (b, _) = shard.new_member(), shard.new_member()
     shard.scheduler.run(10_000)
@@ -52,7 +52,7 @@ def test_members_without_work_are_idle() -> None:
     assert shard.groups.history.of("g")[0].idle == (b,)
 
 
-def test_assignments_that_are_not_of_consumers_are_not_decoded() -> None:
+def test_assignments_of_other_protocol_types_are_not_decoded() -> None:
     shares = history.decoded_shares([("m", b"\0\0whatever")], is_consumer=False)
     assert shares == {"m": frozenset()}
     assert history.decoded_shares([("m", b"\xff")], is_consumer=True) == {"m": frozenset()}

@@ -83,21 +83,23 @@ WRITTEN_BY_KAFKA = {
 
 
 @pytest.mark.parametrize("case", WRITTEN_BY_KAFKA.values(), ids=WRITTEN_BY_KAFKA)
-def test_our_records_are_those_of_kafka_both_ways(case: tuple[bytes, bytes | None, object, object]) -> None:
+def test_records_are_encoded_and_decoded_like_kafka_does(
+    case: tuple[bytes, bytes | None, object, object],
+) -> None:
     key_bytes, value_bytes, key, value = case
     assert decode_entry(key_bytes, value_bytes) == (key, value)
     assert encode_entry((key, value)) == (key_bytes, value_bytes)
 
 
 @pytest.mark.parametrize("number", KINDS)
-def test_every_kind_of_record_goes_there_and_back(number: int) -> None:
+def test_every_record_type_round_trips(number: int) -> None:
     kind = KINDS[number]
     entry = (kind.key(), kind.value())
     assert decode_entry(*encode_entry(entry)) == entry
     assert decode_entry(*encode_entry((kind.key(), None))) == (kind.key(), None)
 
 
-def test_a_type_of_a_later_kafka_is_passed_over() -> None:
+def test_record_types_of_later_kafka_versions_are_skipped() -> None:
     assert decode_entry(b"\x03\xe7whatever", b"\0\0") is None
 
 
@@ -105,6 +107,6 @@ def test_a_type_of_a_later_kafka_is_passed_over() -> None:
     ("key", "value"),
     [(None, b""), (b"", b""), (b"\0\1", b""), (b"\0\2\0\1g", b"\0"), (b"\0\2\0\1g", b"\0\x09")],
 )
-def test_what_is_no_record_of_ours_is_malformed(key: bytes | None, value: bytes) -> None:
+def test_invalid_records_are_malformed(key: bytes | None, value: bytes) -> None:
     with pytest.raises(Malformed):
         decode_entry(key, value)

@@ -69,7 +69,7 @@ def test_offsets_of_deleted_topics_are_removed_before_a_loaded_shard_serves_requ
     assert len(world.groups.all_shards()[0].state.offsets) == 0
 
 
-def test_a_log_that_refuses_leaves_the_offsets_for_the_next_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_append_leaves_the_offsets_for_the_next_removal(caplog: pytest.LogCaptureFixture) -> None:
     world = World(written(), topic_exists=True)
     world.partition.refuses = world.refusal
     asyncio.run(iterations_during(_forget(world)))

@@ -112,7 +112,7 @@ def test_the_offsets_topic_is_created_at_the_first_find_coordinator() -> None:
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
-def test_a_new_start_reads_the_groups_from_the_log(ending: str) -> None:
+def test_groups_are_loaded_from_the_log_at_a_restart(ending: str) -> None:
     codec = {"offsets.topic.compression.codec": 3, "offsets.topic.num.partitions": 4}
     with ottla.testing.broker(topics={"t": 1}, settings=codec) as broker:
         with Wire(broker.bootstrap_servers) as wire:
@@ -128,7 +128,7 @@ def test_a_new_start_reads_the_groups_from_the_log(ending: str) -> None:
             assert [committed(wire, f"g{number}") for number in range(50)] == [{"t": n} for n in range(50)]
 
 
-def test_offsets_of_a_topic_deleted_while_they_were_not_watched_are_forgotten_on_loading() -> None:
+def test_offsets_of_a_topic_deleted_before_loading_are_removed_on_loading() -> None:
     with ottla.testing.broker(
         topics={"t": 1, "u": 1}, settings={"offsets.topic.num.partitions": 1}
     ) as broker:

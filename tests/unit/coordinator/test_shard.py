@@ -172,7 +172,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 # -- replay -----------------------------------------------------------------------------------------------
 
 
-def test_replay_is_told_offset_producer_id_and_epoch_of_each_record() -> None:
+def test_replay_gets_offset_producer_id_and_epoch_of_each_record() -> None:
     async def scenario() -> None:
         world = World(
             [
@@ -342,7 +342,7 @@ def test_a_load_reads_the_log_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
 # -- a state that differs from the log --------------------------------------------------------------------
 
 
-def test_a_state_that_cannot_follow_its_log_is_loaded_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_shard_that_cannot_apply_its_own_records_is_reloaded(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         world = World()
         await world.load()
@@ -366,7 +366,7 @@ def test_a_state_that_cannot_follow_its_log_is_loaded_again(caplog: pytest.LogCa
     run(scenario())
 
 
-def test_a_timer_whose_handling_fails_is_handled_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_timer_whose_handler_fails_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         world = World()
         await world.load()
@@ -383,7 +383,7 @@ def test_a_timer_whose_handling_fails_is_handled_again(caplog: pytest.LogCapture
 # -- committed state --------------------------------------------------------------------------------------
 
 
-def test_a_read_is_answered_when_what_it_has_seen_is_committed() -> None:
+def test_a_read_is_answered_when_the_state_it_saw_is_committed() -> None:
     async def scenario() -> None:
         world = World()
         await world.load()
@@ -399,7 +399,7 @@ def test_a_read_is_answered_when_what_it_has_seen_is_committed() -> None:
     run(scenario())
 
 
-def test_a_read_after_a_failover_waits_for_what_the_log_has_beyond_the_high_watermark() -> None:
+def test_a_read_after_a_failover_waits_for_records_above_the_high_watermark() -> None:
     async def scenario() -> None:
         world = World([batch(0, ("a", 1)), batch(1, ("a", 2))])
         world.partition.high_watermark = 1

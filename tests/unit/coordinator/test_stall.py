@@ -74,7 +74,7 @@ class Member:
 
 
 @pytest.mark.timeout(120)
-def test_heartbeats_that_arrived_while_the_broker_hung_count(tmp_path: Path) -> None:
+def test_heartbeats_that_arrived_during_a_stall_keep_members_alive(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SETTINGS) as broker, ExitStack() as clients:
         with Wire(broker.bootstrap_servers) as wire:  # makes the topic of the groups
             deadline = time.monotonic() + 10

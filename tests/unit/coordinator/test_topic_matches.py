@@ -46,16 +46,14 @@ def test_a_topic_that_is_deleted_and_made_again_matches_again() -> None:
     assert matches.matching("a.*", {"ab": None}) == {"ab"}
 
 
-def test_the_brokers_own_topics_match_nothing() -> None:
+def test_internal_topics_are_not_matched() -> None:
     assert TopicMatches().matching(".*", {"__consumer_offsets": None, "__mine": None}) == {"__mine"}
 
 
 @pytest.mark.parametrize(
     "expression", ["orders-.*5", "(" + "|".join(f"orders-{n}" for n in range(200)) + ")"]
 )
-def test_what_was_prepared_in_slices_is_there_when_it_is_asked_for(
-    expression: str, looked_at: list[str]
-) -> None:
+def test_matches_prepared_in_slices_are_not_computed_again(expression: str, looked_at: list[str]) -> None:
     matches = TopicMatches()
     pauses = sum(1 for _ in matches.prepare([expression, "(no expression"], MANY))
     assert pauses >= len(MANY) // 50
@@ -65,7 +63,7 @@ def test_what_was_prepared_in_slices_is_there_when_it_is_asked_for(
     assert found == TopicMatches().matching(expression, MANY)
 
 
-def test_results_that_are_not_used_are_dropped_first() -> None:
+def test_the_number_of_kept_results_is_bounded() -> None:
     matches = TopicMatches(max_kept=3 * len(MANY))
     for number in range(10):
         matches.matching(f"orders-.*|{number}", MANY)

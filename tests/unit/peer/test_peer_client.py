@@ -159,7 +159,7 @@ def test_no_more_calls_are_under_way_than_allowed(world: World) -> None:
     assert 10 < world.loop.time() < 15  # ten rounds of three
 
 
-def test_what_the_peer_does_not_offer_is_refused_here(world: World) -> None:
+def test_an_api_that_the_peer_does_not_support_fails_without_a_request(world: World) -> None:
     Peer(world, numbered)
 
     async def scenario() -> None:
@@ -205,7 +205,7 @@ def test_calls_behind_one_that_timed_out_fail_with_its_connection(world: World) 
     assert world.loop.time() < 10
 
 
-def test_an_unreachable_peer_gets_ever_fewer_attempts_and_no_request(world: World) -> None:
+def test_connection_attempts_to_an_unreachable_peer_back_off(world: World) -> None:
     async def scenario() -> int:
         client = world.client()
         attempts = 0
@@ -255,7 +255,7 @@ def test_a_cut_network_ends_calls_in_time_and_heals(world: World) -> None:
     world.run(scenario())
 
 
-def test_an_answer_larger_than_allowed_breaks_the_connection_without_its_memory(world: World) -> None:
+def test_an_oversized_response_breaks_the_connection_without_allocating_memory(world: World) -> None:
     large = MetadataResponse(cluster_id="x" * 30_000)
     Peer(world, lambda n: large if n == 1 else numbered(n))
 
@@ -411,7 +411,7 @@ def test_a_broken_connection_is_closed_without_another_call(world: World) -> Non
     world.run(scenario())
 
 
-def test_a_peer_that_breaks_after_each_request_is_connected_to_ever_more_rarely(world: World) -> None:
+def test_reconnects_back_off_when_a_peer_closes_after_each_request(world: World) -> None:
     peer = Peer(world, lambda n: b"\xff\xff\xff\xff")
 
     async def scenario() -> None:

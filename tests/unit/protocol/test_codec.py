@@ -95,7 +95,7 @@ def test_pieces_between_records_are_joined() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_null_and_empty_records_are_two_things(version: int) -> None:
+def test_null_and_empty_records_are_distinguished(version: int) -> None:
     for value in (None, b""):
         frame = memoryview(wire(produce(value), version))
         message = decode(ProduceRequest, version, frame)
@@ -123,7 +123,7 @@ def test_a_message_can_be_decoded_from_the_middle_of_a_frame() -> None:
     assert decode(ApiVersionsRequest, 3, frame, 6).client_software_name == "n"
 
 
-def test_what_librdkafka_asks_for_all_topics_is_read_though_it_is_three_bytes_too_long() -> None:
+def test_trailing_bytes_of_librdkafkas_metadata_request_are_ignored() -> None:
     frame = bytes.fromhex("00000000010000")
     assert decode(MetadataRequest, 13, memoryview(frame)) == MetadataRequest(
         topics=None, allow_auto_topic_creation=False
@@ -283,5 +283,5 @@ def test_a_long_array_round_trips() -> None:
         assert decode(MetadataRequest, version, memoryview(wire(request, version))) == request
 
 
-def test_an_empty_response_of_the_oldest_version_is_what_everyone_knows() -> None:
+def test_an_unsupported_version_response_is_encoded_in_version_0() -> None:
     assert wire(ApiVersionsResponse(error_code=35), 0) == b"\x00\x23\x00\x00\x00\x00"

@@ -43,7 +43,7 @@ def zstd_run_frame(blocks: int, *, window_log: int = 17, block_size: int = 128 *
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE, b"\0" * 3_000_000], ids=len)
-def test_what_was_compressed_comes_back(codec: Codec, data: bytes) -> None:
+def test_compressed_data_round_trips(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data), max_size=len(data)) == data
 
 
@@ -111,7 +111,7 @@ def test_snappy_version_numbers_in_the_wrong_byte_order_do_no_harm() -> None:
         (Codec.ZSTD, aiokafka.codec.zstd_encode, aiokafka.codec.zstd_decode),
     ],
 )
-def test_aiokafka_and_we_read_each_other(codec: Codec, encode, decode) -> None:  # type: ignore[no-untyped-def]
+def test_data_is_exchanged_with_aiokafka_both_ways(codec: Codec, encode, decode) -> None:  # type: ignore[no-untyped-def]
     assert decompress(codec, encode(TEXT), len(TEXT)) == TEXT
     assert bytes(decode(compress(codec, TEXT))) == TEXT
 
@@ -155,7 +155,7 @@ def test_input_cut_anywhere_is_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_garbage_behind_the_end_is_refused(codec: Codec) -> None:
+def test_trailing_garbage_is_refused(codec: Codec) -> None:
     with pytest.raises(CompressionError):
         decompress(codec, compress(codec, TEXT) + b"garbage at the end", 1 << 20)
 
@@ -191,7 +191,7 @@ def test_a_snappy_size_that_the_input_cannot_hold_is_refused_before_memory_is_ta
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\0" * 20, 1 << 40)
 
 
-def test_floods_of_tiny_members_frames_and_blocks_end_soon() -> None:
+def test_many_tiny_members_frames_and_blocks_take_bounded_time() -> None:
     empty_block = struct.pack(">i", 1) + b"\0"
     floods = [
         (Codec.GZIP, gzip.compress(b"") * 50_000),
@@ -282,7 +282,7 @@ assert grown < 5 * limit, f"memory grew by {grown}"
 """
 
 
-def test_bombs_of_gigabytes_never_take_more_than_a_small_multiple_of_the_limit() -> None:
+def test_decompression_bombs_use_memory_within_a_small_multiple_of_the_limit() -> None:
     """Measured by the kernel in an own process, so that what the native libraries allocate counts too."""
     folder = str(Path(__file__).parent)
     subprocess.run([sys.executable, "-c", MEMORY_OF_BOMBS, folder], check=True, timeout=60)
@@ -321,7 +321,7 @@ def test_members_of_gzip_are_opened_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_nothing_is_denser_than_its_codec_allows(codec: Codec) -> None:
+def test_no_codec_compresses_above_its_assumed_ratio(codec: Codec) -> None:
     """A batch whose header claims more is refused without a look at its records."""
     size = 100_000_000
     packed = compress(codec, bytes(size), {Codec.GZIP: 9, Codec.ZSTD: 19}.get(codec))

@@ -166,7 +166,7 @@ def test_validation_returns_the_earliest_and_latest_time_found() -> None:
     assert validate_records(encode_batch(RECORDS), LIMIT) == (995, 1007)
 
 
-def test_a_compacted_topic_wants_keys() -> None:
+def test_records_without_keys_are_refused_for_compacted_topics() -> None:
     validate_records(encode_batch([RECORDS[0]]), LIMIT, require_keys=True)
     with pytest.raises(InvalidRecords, match="record 1 has no key"):
         validate_records(encode_batch(RECORDS), LIMIT, require_keys=True)
@@ -185,7 +185,7 @@ def test_a_compacted_topic_wants_keys() -> None:
         (8, ">i", -1, "claims 11 bytes"),
     ],
 )
-def test_headers_that_promise_something_else_are_refused(
+def test_batch_headers_that_contradict_the_records_are_refused(
     place: int, layout: str, value: int, reason: str
 ) -> None:
     batch = encode_batch(RECORDS)

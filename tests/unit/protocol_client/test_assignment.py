@@ -19,7 +19,7 @@ TOPICS = ("a", "b", "c")
     ),
     partitions=st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9)),
 )
-def test_each_partition_goes_to_one_member_that_wants_it(
+def test_each_partition_is_assigned_to_one_subscribed_member(
     name: str, subscriptions: dict[str, list[str]], partitions: dict[str, int]
 ) -> None:
     shares = ASSIGNORS[name](subscriptions, partitions)
@@ -35,12 +35,12 @@ def test_range_gives_the_first_members_the_longer_pieces() -> None:
     assert shares == {"m1": {"t": [0, 1, 2]}, "m2": {"t": [3, 4]}, "m3": {"t": [5, 6]}}
 
 
-def test_roundrobin_deals_over_topics() -> None:
+def test_roundrobin_assigns_partitions_across_topics() -> None:
     shares = roundrobin_shares({"m1": ["a", "b"], "m2": ["a", "b"]}, {"a": 3, "b": 1})
     assert shares == {"m1": {"a": [0, 2]}, "m2": {"a": [1], "b": [0]}}
 
 
-def test_why_a_member_is_idle() -> None:
+def test_the_reason_why_a_member_is_idle_is_found() -> None:
     assert idle_reason(3, 2).startswith("3 members share 2 partitions;")
     assert "no partitions to share" in idle_reason(1, 0)
     assert "does not subscribe" in idle_reason(2, 4)

@@ -57,7 +57,7 @@ def test_a_batch_is_sent_again_unchanged_after_a_passing_error() -> None:
     assert producer.acknowledged == 1
 
 
-def test_an_earlier_try_that_arrived_after_all_counts() -> None:
+def test_a_duplicate_sequence_error_counts_as_acknowledged() -> None:
     broker = producing_broker()
     broker.answer(ProduceRequest, lambda request, version: produced(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1))
     with broker, wire_to(broker) as wire, Producer(wire, "t") as producer:
@@ -111,7 +111,7 @@ def test_a_single_record_that_is_too_large_is_named() -> None:
     assert failure.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_refusal_carries_the_brokers_own_words() -> None:
+def test_a_refusal_contains_the_error_message_of_the_broker() -> None:
     broker = producing_broker()
     broker.answer(
         ProduceRequest,

@@ -19,7 +19,7 @@ from ottla.protocol_client.wire import parse_bootstrap
         ("PLAINTEXT://h:1", [("h", 1)]),
     ],
 )
-def test_addresses(text: str, expected: list[tuple[str, int]]) -> None:
+def test_bootstrap_addresses_are_parsed(text: str, expected: list[tuple[str, int]]) -> None:
     assert parse_bootstrap(text) == expected
 
 
@@ -37,7 +37,7 @@ def test_addresses(text: str, expected: list[tuple[str, int]]) -> None:
         ("SSL://h:1", "only PLAINTEXT"),
     ],
 )
-def test_what_is_no_address_is_refused(text: str, reason: str | None) -> None:
+def test_an_invalid_address_is_refused(text: str, reason: str | None) -> None:
     if reason is None:
         assert parse_bootstrap(text) == [("h", 9092)]
         return

@@ -70,7 +70,7 @@ def test_the_highest_version_both_know_is_used() -> None:
     assert [version for request, version in broker.seen if isinstance(request, MetadataRequest)] == [9]
 
 
-def test_an_old_broker_that_does_not_know_our_api_versions_is_asked_in_its_own() -> None:
+def test_an_old_broker_is_asked_for_its_api_versions_in_a_version_it_supports() -> None:
     broker = ScriptedBroker()
     broker.versions[ApiVersionsRequest.api_key] = (0, 2)
     with broker, wire_to(broker) as wire:
@@ -89,7 +89,7 @@ def test_a_request_the_broker_does_not_offer_is_refused_before_it_is_sent() -> N
     assert not broker.of(DescribeClusterRequest)
 
 
-def test_versions_that_do_not_meet_are_named() -> None:
+def test_disjoint_version_ranges_are_named() -> None:
     broker = ScriptedBroker()
     broker.versions[FetchRequest.api_key] = (90, 99)
     with (
@@ -184,7 +184,7 @@ def test_a_topic_without_a_leader_yet_is_waited_for() -> None:
         assert len(wire.topic("t").partitions) == 1
 
 
-def test_an_unknown_topic_is_an_error_at_once_or_after_the_patience_asked_for() -> None:
+def test_an_unknown_topic_is_an_error_at_once_or_after_the_given_wait() -> None:
     broker = ScriptedBroker()
     broker.answer(MetadataRequest, lambda request, version: broker.metadata(error=3))
     with broker, wire_to(broker) as wire:
@@ -197,7 +197,7 @@ def test_an_unknown_topic_is_an_error_at_once_or_after_the_patience_asked_for() 
         assert len(broker.of(MetadataRequest)) > 2
 
 
-def test_a_node_that_advertises_a_dead_address_is_blamed() -> None:
+def test_an_unreachable_advertised_address_is_reported_with_advice() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dead = taken.getsockname()[1]
     broker = ScriptedBroker()

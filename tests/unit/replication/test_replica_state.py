@@ -33,7 +33,7 @@ def test_the_high_watermark_waits_for_the_slowest_replica_in_sync() -> None:
     assert state.high_watermark == 7
 
 
-def test_a_replica_out_of_sync_holds_nobody_back() -> None:
+def test_a_replica_out_of_sync_does_not_hold_back_the_high_watermark() -> None:
     state = leader(1, 2)
     state.appended(10)
     state.fetched(3, leader_epoch=5, offset=1, now_ms=0)
@@ -41,7 +41,7 @@ def test_a_replica_out_of_sync_holds_nobody_back() -> None:
     assert state.high_watermark == 9
 
 
-def test_a_report_of_another_epoch_changes_nothing() -> None:
+def test_a_fetch_of_another_leader_epoch_changes_nothing() -> None:
     state = leader(1, 2)
     state.appended(10)
     assert not state.fetched(2, leader_epoch=4, offset=10, now_ms=0)
@@ -55,14 +55,14 @@ def test_an_older_assignment_changes_nothing() -> None:
     assert state.is_leader
 
 
-def test_a_new_reign_is_reported_once() -> None:
+def test_a_new_leader_epoch_is_reported_once() -> None:
     state = ReplicaState(1, 0, 0)
     assert state.assign(leader=1, leader_epoch=5, replicas=(1,), isr=(1,), partition_epoch=1)
     assert not state.assign(leader=1, leader_epoch=5, replicas=(1, 2), isr=(1,), partition_epoch=2)
     assert state.assign(leader=1, leader_epoch=6, replicas=(1, 2), isr=(1,), partition_epoch=3)
 
 
-def test_a_follower_never_believes_in_more_than_it_has() -> None:
+def test_the_high_watermark_of_a_follower_never_exceeds_its_log_end() -> None:
     state = ReplicaState(2, log_end_offset=5, high_watermark=3)
     state.assign(leader=1, leader_epoch=5, replicas=(1, 2), isr=(1, 2), partition_epoch=1)
     assert state.learned(9)

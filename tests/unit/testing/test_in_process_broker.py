@@ -64,7 +64,7 @@ def test_a_broker_is_ready_within_a_tenth_of_a_second() -> None:
     assert min(taken) < 0.1, taken
 
 
-def test_topics_are_there_when_the_block_begins() -> None:
+def test_topics_exist_when_the_with_block_begins() -> None:
     with ottla.testing.broker(topics={"orders": 3}) as broker:
         assert partitions(broker, "orders") == 3
     with ottla.testing.broker(topics=["a", "b"]) as broker:
@@ -92,7 +92,7 @@ def test_the_address_and_the_data_stay_over_a_restart() -> None:
         assert produce(broker, "t", b"two") == 1
 
 
-def test_what_was_acknowledged_survives_a_kill() -> None:
+def test_acknowledged_records_survive_a_kill() -> None:
     with ottla.testing.broker(topics=["t"]) as broker:
         for n in range(20):
             assert produce(broker, "t", b"%d" % n) == n
@@ -220,7 +220,7 @@ def test_the_plugin_gives_fixtures_and_a_mark(pytester: pytest.Pytester) -> None
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
 
 
-def test_the_plugin_imports_no_broker_before_a_test_asks() -> None:
+def test_the_plugin_imports_the_broker_only_when_a_test_uses_it() -> None:
     code = (
         "import sys, ottla.testing.pytest_plugin as plugin;"
         "ours = [m for m in sys.modules if m.startswith('ottla.') and not m.startswith('ottla.testing')];"
@@ -257,7 +257,7 @@ def test_a_network_that_is_cut_is_silent_until_it_is_mended(far: InProcessBroker
         assert client.receive().responses[0].partition_responses[0].base_offset == 2
 
 
-def test_lost_answers_are_answers_to_what_was_done(far: InProcessBroker) -> None:
+def test_requests_whose_responses_are_lost_take_effect(far: InProcessBroker) -> None:
     with RawClient(far.bootstrap_servers, timeout=0.3) as client:
         far.network.lose_answers()
         with pytest.raises(TimeoutError):

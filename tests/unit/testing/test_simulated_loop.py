@@ -53,7 +53,7 @@ def test_a_timeout_is_virtual_too(loop: SimulatedLoop) -> None:
     assert loop.time() == pytest.approx(600)
 
 
-def test_waiting_for_what_can_never_come_is_an_error(loop: SimulatedLoop) -> None:
+def test_waiting_without_anything_scheduled_is_an_error(loop: SimulatedLoop) -> None:
     with pytest.raises(NothingToDo):
         loop.run_until_complete(asyncio.Event().wait())
 
@@ -106,7 +106,7 @@ def test_nothing_of_a_crashed_host_runs_again(loop: SimulatedLoop) -> None:
     assert seen == ["one", "two", "one", "two", "two", "two", "two"]
 
 
-def test_what_a_task_starts_belongs_to_its_host(loop: SimulatedLoop) -> None:
+def test_child_tasks_belong_to_the_host_of_their_parent(loop: SimulatedLoop) -> None:
     host = Host("broker 1")
     seen: list[str] = []
 
