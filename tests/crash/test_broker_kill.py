@@ -79,7 +79,7 @@ def await_progress(loads: list[IdempotentLoad | PlainLoad], before: list[int]) -
         time.sleep(0.005)
 
 
-def test_nothing_acknowledged_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) -> None:
+def test_no_acknowledged_record_is_lost_or_duplicated_when_the_broker_is_killed(tmp_path: Path) -> None:
     restarts = run_kills(tmp_path, 5)
     # The machine is busy with other tests; what a restart takes of a processor it needs at any time.
     assert statistics.median(restart.cpu_seconds for restart in restarts) < 1.0, restarts
@@ -87,7 +87,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_broker_is_killed(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_nothing_acknowledged_is_lost_or_doubled_over_fifty_kills(tmp_path: Path) -> None:
+def test_no_acknowledged_record_is_lost_or_duplicated_over_fifty_kills(tmp_path: Path) -> None:
     restarts = run_kills(tmp_path, 50)
     assert statistics.median(restart.seconds for restart in restarts) < 1.0, restarts
     assert max(restart.seconds for restart in restarts) < 3.0, restarts

@@ -85,7 +85,7 @@ def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.usefixtures("frequent_snapshots")
-def test_killed_before_any_write_nothing_acknowledged_is_lost(seed: int) -> None:
+def test_a_kill_before_any_file_operation_loses_no_acknowledged_record(seed: int) -> None:
     memory = MemoryDisk()
     disk = FaultyDisk(memory)
     store = Store(disk, segment_bytes=1500, index_interval_bytes=100)
@@ -101,7 +101,7 @@ def test_killed_before_any_write_nothing_acknowledged_is_lost(seed: int) -> None
 
 
 @pytest.mark.usefixtures("frequent_snapshots")
-def test_cut_at_every_byte_whole_batches_are_there_and_nothing_else() -> None:
+def test_a_log_cut_at_any_byte_recovers_exactly_its_whole_batches() -> None:
     store = Store(segment_bytes=100_000, index_interval_bytes=100)
     ends = {0: 0}
     for end_offset in workload_without_flush(store, 12):
@@ -164,7 +164,7 @@ def test_a_wrong_byte_anywhere_behind_the_recovery_point_is_noticed(power_lost: 
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.usefixtures("frequent_snapshots")
-def test_lost_or_damaged_indexes_and_snapshots_change_nothing(seed: int) -> None:
+def test_lost_or_damaged_indexes_and_snapshots_are_rebuilt(seed: int) -> None:
     rng = Random(seed)
     store = Store(segment_bytes=1500, index_interval_bytes=100)
     *_, end_offset = workload(store, 60, rng)
@@ -183,7 +183,7 @@ def test_lost_or_damaged_indexes_and_snapshots_change_nothing(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.usefixtures("frequent_snapshots")
-def test_power_loss_at_any_moment_keeps_what_was_flushed(seed: int) -> None:
+def test_power_loss_at_any_moment_keeps_flushed_records(seed: int) -> None:
     rng = Random(seed)
     store = Store(segment_bytes=9000, index_interval_bytes=500)
     flushed = 0

@@ -288,11 +288,11 @@ def _check_lake(lake: Path, sent: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_nothing_is_missing_and_the_lake_has_no_doubles_after_a_kill_of_the_driver(tmp_path: Path) -> None:
+def test_no_rows_are_lost_or_duplicated_in_the_lake_after_a_kill_of_the_driver(tmp_path: Path) -> None:
     run_crashes(tmp_path, kills=1, broker_kills=0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_nothing_is_missing_and_the_lake_has_no_doubles_after_many_kills(tmp_path: Path) -> None:
+def test_no_rows_are_lost_or_duplicated_in_the_lake_after_many_kills(tmp_path: Path) -> None:
     run_crashes(tmp_path, kills=14, broker_kills=5)

@@ -20,7 +20,7 @@ def remembered(target: Target) -> list[int]:
     return sorted(producer.producer_id for producer in partition.active_producers)
 
 
-def test_a_broker_that_was_killed_remembers_as_many_producers_as_it_is_told_to(tmp_path: Path) -> None:
+def test_a_killed_broker_restores_the_configured_number_of_producers(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {"producer.id.max.per.partition": LIMIT}) as broker:
         assert broker.process is not None
         target = Target(broker.bootstrap_servers, broker.process.pid)

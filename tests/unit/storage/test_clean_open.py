@@ -48,7 +48,7 @@ def filled(fill: Fill, disk: Any = None) -> Store:
 
 
 @pytest.mark.parametrize("fill", [short, long, nothing])
-def test_no_segment_is_read(fill: Fill) -> None:
+def test_no_segment_is_read_after_a_clean_stop(fill: Fill) -> None:
     disk = WatchedDisk()
     store = filled(fill, disk)
     store.directory.close()
@@ -59,7 +59,7 @@ def test_no_segment_is_read(fill: Fill) -> None:
 
 
 @pytest.mark.parametrize("fill", [short, long, nothing])
-def test_the_log_is_what_it_was(fill: Fill) -> None:
+def test_a_log_is_unchanged_after_a_clean_stop(fill: Fill) -> None:
     store = filled(fill)
     before = store.log
     epochs = [entry for entry in before.leader_epochs.entries if entry[1] < before.end_offset]
@@ -76,7 +76,7 @@ def test_the_log_is_what_it_was(fill: Fill) -> None:
     assert (again and again.batches) == (producer and producer.batches)
 
 
-def test_index_entries_are_where_they_would_be_without_the_restart() -> None:
+def test_index_entries_are_the_same_as_without_a_restart() -> None:
     restarted, other = Store(index_interval_bytes=400), Store(index_interval_bytes=400)
     for number in range(20):
         for store in (restarted, other):
@@ -112,7 +112,7 @@ def test_a_damaged_batch_of_a_short_log_is_found_when_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["00000000000000000000.log.deleted", "00000000000000000041.index", "x.tmp"])
-def test_files_that_the_stop_did_not_leave_are_removed_and_nothing_is_lost(name: str) -> None:
+def test_unknown_files_are_removed_and_no_records_are_lost(name: str) -> None:
     store = filled(long)
     before = offsets(store.log)
     store.directory.close()
@@ -123,7 +123,7 @@ def test_files_that_the_stop_did_not_leave_are_removed_and_nothing_is_lost(name:
     assert offsets(log) == before
 
 
-def test_a_missing_epochs_file_is_made_again_from_the_log() -> None:
+def test_a_missing_epochs_file_is_rebuilt_from_the_log() -> None:
     store = filled(long)
     epochs = store.log.leader_epochs.entries
     store.directory.close()
@@ -134,7 +134,7 @@ def test_a_missing_epochs_file_is_made_again_from_the_log() -> None:
     assert "leader-epoch-checkpoint" in store.files()
 
 
-def test_the_list_survives_writing_and_reading() -> None:
+def test_the_list_of_files_round_trips() -> None:
     segments = (SegmentFiles(0, 900, 16, 24, None, 0), SegmentFiles(40, 0, 0, 0, -1, 40))
     logs = {
         ("a.b-c", 3): LogFiles(bytes(range(16)), 5, 40, True, True, ((0, 5), (3, 9)), segments),

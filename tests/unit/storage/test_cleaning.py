@@ -50,7 +50,7 @@ class Compacted(Store):
         return self.cleaner.state(self.log)
 
 
-def test_of_each_key_the_latest_record_stays_where_it_was() -> None:
+def test_the_latest_record_of_each_key_keeps_its_offset() -> None:
     store = Compacted()
     store.write((b"a", b"1"), (b"b", b"1"))
     store.write((b"a", b"2"), (b"c", b"1"))
@@ -64,7 +64,7 @@ def test_of_each_key_the_latest_record_stays_where_it_was() -> None:
     assert [offsets(store.log, start=n)[0] for n in range(4)] == [1, 1, 2, 3]
 
 
-def test_a_batch_that_stays_whole_stays_as_it_is() -> None:
+def test_a_batch_that_loses_no_records_is_copied_unchanged() -> None:
     store = Compacted()
     store.write((b"a", b"1"), (b"b", b"1"), codec=Codec.ZSTD)
     (before,) = store.files(".log").values()
@@ -90,7 +90,7 @@ def test_a_batch_that_loses_records_keeps_codec_offsets_and_producer(codec: Code
     assert values(store.log) == [b"2" * 50, b"3" * 50, b"5"]
 
 
-def test_records_without_a_key_go() -> None:
+def test_records_without_a_key_are_removed() -> None:
     """They come from a time when the topic was not compacted."""
     store = Compacted()
     store.log.configure(store.log.config.__class__(cleanup_policy=("delete",)))
@@ -101,7 +101,7 @@ def test_records_without_a_key_go() -> None:
 
 
 class TestTombstones:
-    def test_tombstones_stay_for_delete_retention_ms_and_then_go(self) -> None:
+    def test_tombstones_are_removed_after_delete_retention_ms(self) -> None:
         store = Compacted(delete_retention_ms=1000)
         store.write((b"a", b"1"), (b"a", None), (b"b", b"1"))
         store.clean()
@@ -115,7 +115,7 @@ class TestTombstones:
         store.clean()
         assert values(store.log) == [b"1", b"2"]
 
-    def test_the_horizon_stands_in_the_batch_and_timestamps_are_what_they_were(self) -> None:
+    def test_the_delete_horizon_is_in_the_batch_header_and_timestamps_are_unchanged(self) -> None:
         store = Compacted(delete_retention_ms=1000)
         store.write((b"a", b"1"), (b"b", b"1"), (b"a", None))
         before = read_all(store.log)[1:]
@@ -126,7 +126,7 @@ class TestTombstones:
         assert read_all(store.log) == before
         assert header.max_timestamp == T0 + 2
 
-    def test_a_horizon_once_set_does_not_move(self) -> None:
+    def test_a_delete_horizon_does_not_change_once_set(self) -> None:
         store = Compacted(delete_retention_ms=1000)
         store.write((b"a", None), (b"b", b"1"))
         store.clean()
@@ -137,7 +137,7 @@ class TestTombstones:
 
 
 class TestProducers:
-    def test_the_last_batch_of_a_known_producer_leaves_its_header(self) -> None:
+    def test_the_header_of_the_last_batch_of_a_known_producer_is_kept(self) -> None:
         store = Compacted()
         producer = {"producer_id": 7, "producer_epoch": 0}
         store.write((b"a", b"1"), **producer, base_sequence=0)
@@ -148,7 +148,7 @@ class TestProducers:
         assert store.batches()[0].last_sequence == 2
         assert values(store.log) == [b"4"]
 
-    def test_a_replay_of_the_cleaned_log_knows_the_producers_sequence(self) -> None:
+    def test_a_replay_of_the_compacted_log_restores_producer_sequences(self) -> None:
         store = Compacted()
         producer = {"producer_id": 7, "producer_epoch": 0}
         store.write((b"a", b"1"), **producer, base_sequence=0)
@@ -160,7 +160,7 @@ class TestProducers:
         store.write((b"a", b"3"), **producer, base_sequence=1)
         assert store.log.producers.get(7).last_sequence == 1  # type: ignore[union-attr]
 
-    def test_a_producer_that_was_forgotten_leaves_nothing(self) -> None:
+    def test_no_empty_batch_is_kept_for_an_expired_producer(self) -> None:
         store = Compacted()
         store.write((b"a", b"1"), producer_id=7, producer_epoch=0, base_sequence=0)
         store.write((b"a", b"2"))
@@ -170,7 +170,7 @@ class TestProducers:
 
 
 class TestSegments:
-    def test_small_ones_become_one_with_good_indexes(self) -> None:
+    def test_small_segments_are_merged_with_valid_indexes(self) -> None:
         store = Compacted(segment_bytes=2000, index_interval_bytes=100)
         for number in range(60):
             store.write((b"k%d" % (number % 30), b"v" * 60))
@@ -183,7 +183,7 @@ class TestSegments:
             assert offsets(store.log, start=start)[0] == max(start, 30)
         assert store.log.offset_for_timestamp(T0).offset == 30  # type: ignore[union-attr]
 
-    def test_old_files_wait_for_their_removal(self) -> None:
+    def test_replaced_files_are_removed_after_the_delete_delay(self) -> None:
         store = Compacted(file_delete_delay_ms=1000)
         store.write((b"a", b"1"))
         store.write((b"a", b"2"))
@@ -193,7 +193,7 @@ class TestSegments:
         store.directory.delete_pending()
         assert not store.files(".deleted")
 
-    def test_a_slice_of_an_old_file_stays_good(self) -> None:
+    def test_a_slice_of_a_replaced_file_stays_readable(self) -> None:
         store = Compacted()
         store.write((b"a", b"1"))
         store.write((b"a", b"2"))
@@ -212,7 +212,7 @@ class TestSegments:
         store.reopen()
         assert store.directory.cleaned_offsets == {("topic", 0): 2}
 
-    def test_a_log_cut_while_it_was_cleaned_keeps_what_it_has(self) -> None:
+    def test_a_log_truncated_during_compaction_is_not_replaced(self) -> None:
         store = Compacted()
 
         def cut_meanwhile(job: CleaningJob, progress: Progress) -> Outcomes:
@@ -231,7 +231,7 @@ class TestSegments:
 
 
 class TestMemory:
-    def test_more_keys_than_fit_take_several_passes(self) -> None:
+    def test_more_keys_than_fit_into_the_map_take_several_passes(self) -> None:
         store = Compacted(segment_bytes=5000)
         store.cleaner.settings = CleanerSettings(memory=24 * 64)
         for number in range(400):
@@ -261,7 +261,7 @@ class TestMemory:
         assert keys.count_latest(1000, last) == len(latest)
         assert {o for o in range(1000, last + 1) if keys.is_latest(o)} == set(latest.values())
 
-    def test_a_batch_with_more_records_than_keys_fit_is_said_to_be_too_large(self) -> None:
+    def test_a_batch_with_more_records_than_the_key_map_holds_is_reported(self) -> None:
         store = Compacted()
         store.cleaner.settings = CleanerSettings(memory=24 * 64)
         store.write(*[(b"k%d" % n, b"v") for n in range(100)])
@@ -360,7 +360,7 @@ class TestTrouble:
             assert "offset 2" in store.state.uncleanable
             assert read_all_whole(store) == before
 
-    def test_a_log_deleted_and_made_again_during_a_pass_is_left_alone(self) -> None:
+    def test_a_log_recreated_during_a_pass_is_not_touched(self) -> None:
         store = Compacted()
         store.write((b"a", b"1"))
         store.write((b"a", b"2"))
@@ -394,7 +394,7 @@ class TestTrouble:
         assert store.clean()
         assert values(store.log) == [b"2" * 500]
 
-    def test_a_log_that_fails_lets_others_go_first(self) -> None:
+    def test_a_log_whose_compaction_failed_is_tried_after_the_others(self) -> None:
         store = Compacted()
         other = store.directory.create("topic", 1, bytes(range(16)), store.config)
         for log in (store.log, other):
@@ -426,7 +426,7 @@ class TestTrouble:
         store.cleaner.free_space = lambda: 1000
         assert store.clean()
 
-    def test_a_log_larger_than_what_is_free_is_done_segment_by_segment(self) -> None:
+    def test_a_log_larger_than_the_free_space_is_compacted_segment_by_segment(self) -> None:
         disk = FaultyDisk(MemoryDisk())
         store = Compacted(disk, segment_bytes=2000, file_delete_delay_ms=0)
         for number in range(100):
@@ -476,7 +476,7 @@ def read_all_whole(store: Store) -> list[tuple[bytes | None, bytes | None]]:
     ]
 
 
-def test_the_throttle_sleeps_off_what_was_too_fast() -> None:
+def test_the_throttle_sleeps_after_reading_too_fast() -> None:
     slept: list[float] = []
     throttle = Throttle(1000.0, monotonic=lambda: sum(slept), sleep=slept.append)
     for _ in range(10):
@@ -525,7 +525,7 @@ class TestAnotherProcess:
         assert "wrong CRC" in store.state.uncleanable
         store.directory.close()
 
-    def test_a_job_given_up_in_the_middle_leaves_the_process_ready_for_the_next(
+    def test_the_cleaner_process_takes_the_next_job_after_a_cancelled_one(
         self, tmp_path: Path, process: CleanerProcess
     ) -> None:
         store = Compacted(RealDisk(), tmp_path, run_job=process.run, segment_bytes=2000)
@@ -543,7 +543,7 @@ class TestAnotherProcess:
         assert offsets(store.log) == list(range(60))
         store.directory.close()
 
-    def test_ending_the_cleaner_process_leaves_the_log_as_before(
+    def test_ending_the_cleaner_process_leaves_the_log_unchanged(
         self, tmp_path: Path, process: CleanerProcess
     ) -> None:
         store = Compacted(RealDisk(), tmp_path, run_job=process.run)
@@ -554,7 +554,7 @@ class TestAnotherProcess:
         store.directory.close()
 
 
-def test_a_job_and_its_result_survive_being_text() -> None:
+def test_a_job_and_its_result_round_trip_as_text() -> None:
     store = Compacted(segment_bytes=12345)
     store.write((b"a", b"1"), producer_id=9, producer_epoch=0, base_sequence=0)
     store.log.roll()

@@ -102,7 +102,7 @@ class TestBaseOffset:
         with pytest.raises(ApiError, match=second):
             store.log.read(before, 100, 60)
 
-    def test_gaps_of_compaction_are_no_damage(self) -> None:
+    def test_gaps_left_by_compaction_are_not_damage(self) -> None:
         store = Store(segment_bytes=600, index_interval_bytes=100, cleanup_policy=("compact",))
         for number in range(40):
             store.log.append(batch(1, key=b"%d" % (number % 7)), 0)
@@ -121,7 +121,7 @@ class TestLength:
     @pytest.mark.parametrize("byte", range(8, 12))
     @pytest.mark.parametrize("mask", [0x01, 0x40, 0x80])
     @pytest.mark.parametrize("number", [0, 2, -1])
-    def test_a_wrong_length_never_makes_an_empty_answer(self, byte: int, mask: int, number: int) -> None:
+    def test_a_wrong_batch_length_never_gives_an_empty_read(self, byte: int, mask: int, number: int) -> None:
         store = filled()
         store.reopen()
         second = list(store.files(".log"))[1]
@@ -136,7 +136,7 @@ class TestLength:
             else:
                 assert found is not None
 
-    def test_a_length_that_reaches_over_the_limit_is_damage_and_not_an_empty_answer(self) -> None:
+    def test_a_batch_length_beyond_the_limit_is_damage_and_not_an_empty_read(self) -> None:
         store = filled()
         store.reopen()
         first, following, *_ = positions(store, f"{FIRST}.log")
@@ -199,7 +199,7 @@ class TestMissingSegments:
         assert log.failure is None, "the file was put back"
         assert offsets(log) == list(range(60))
 
-    def test_a_segment_cut_after_a_clean_stop_is_named(self) -> None:
+    def test_a_segment_truncated_after_a_clean_stop_is_named(self) -> None:
         store = filled()
         second = list(store.files(".log"))[1]
         store.directory.close()
@@ -240,7 +240,7 @@ class TestMissingSegments:
 
 @pytest.mark.parametrize("entries", [1, 2])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_time_index_that_was_cut_is_rebuilt(clean: bool, entries: int) -> None:
+def test_a_truncated_time_index_is_rebuilt(clean: bool, entries: int) -> None:
     store = Store(segment_bytes=1000, index_interval_bytes=150)
     for number in range(30):
         store.log.append(batch(2, timestamp=1_700_000_000_000 + number * 1000), 0)

@@ -41,7 +41,7 @@ def test_by_default_no_answer_waits_for_a_flush() -> None:
     assert not store.log.flush_due()
 
 
-def test_what_was_flushed_survives_a_loss_of_power(seed_count: int = 100) -> None:
+def test_flushed_records_survive_power_loss(seed_count: int = 100) -> None:
     for seed in range(seed_count):
         rng = Random(seed)
         disk = MemoryDisk()
@@ -113,7 +113,7 @@ def test_appends_go_on_while_a_flush_waits_for_the_disk() -> None:
     assert store.log.recovery_point == 2, "what came after the flush began is not promised"
 
 
-def test_a_truncation_during_a_flush_wins() -> None:
+def test_a_truncation_during_a_flush_lowers_the_recovery_point() -> None:
     class Truncating(FaultyDisk):
         def check(self, operation: str, path: object) -> None:
             if operation == "sync" and str(path).endswith(".log") and store.log.end_offset == 5:

@@ -16,7 +16,7 @@ def refused(store: Store, data: memoryview) -> ApiError:
     return refusal.value
 
 
-def test_a_write_that_fails_half_way_leaves_the_log_as_it_was() -> None:
+def test_a_write_that_fails_half_way_leaves_the_log_unchanged() -> None:
     size = len(from_producer(0, 2))
     for free in range(size):
         disk = FaultyDisk(MemoryDisk())
@@ -34,7 +34,7 @@ def test_a_write_that_fails_half_way_leaves_the_log_as_it_was() -> None:
         assert store.crash().end_offset == 4
 
 
-def test_when_the_remains_cannot_be_cut_off_they_are_overwritten_later() -> None:
+def test_remains_of_a_failed_write_that_cannot_be_truncated_are_overwritten() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     store.log.append(batch(2), 0)
@@ -50,7 +50,7 @@ def test_when_the_remains_cannot_be_cut_off_they_are_overwritten_later() -> None
     assert store.crash().end_offset == 3
 
 
-def test_remains_of_a_failed_write_are_cut_off_by_the_next_start() -> None:
+def test_remains_of_a_failed_write_are_truncated_at_the_next_start() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     store.log.append(batch(2), 0)
@@ -106,7 +106,7 @@ def test_retention_on_a_failing_disk_is_an_error_and_can_be_repeated(operation: 
     assert store.crash().append(from_producer(10), 0).first_offset == 10
 
 
-def test_a_read_error_is_a_storage_error_and_passes() -> None:
+def test_a_read_error_is_a_storage_error_and_the_next_read_succeeds() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     for _ in range(300):
@@ -119,7 +119,7 @@ def test_a_read_error_is_a_storage_error_and_passes() -> None:
     assert len(offsets(store.log)) == 300
 
 
-def test_a_process_without_descriptors_left_cannot_read_for_a_while_and_says_so() -> None:
+def test_reading_without_free_descriptors_is_a_clear_temporary_error() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     store.log.append(batch(3), 0)
@@ -134,7 +134,7 @@ def test_a_process_without_descriptors_left_cannot_read_for_a_while_and_says_so(
     assert offsets(store.log) == [0, 1, 2]
 
 
-def test_too_many_open_files_are_not_called_a_full_disk() -> None:
+def test_too_many_open_files_are_not_reported_as_a_full_disk() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     disk.fail("open", errno.EMFILE)

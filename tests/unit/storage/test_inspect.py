@@ -27,14 +27,14 @@ def test_batches_are_shown_by_their_headers(tmp_path: Path) -> None:
     assert [a.position + a.size for a in reports[:-1]] == [b.position for b in reports[1:]]
 
 
-def test_records_are_opened_when_asked_for(tmp_path: Path) -> None:
+def test_records_are_decoded_on_request(tmp_path: Path) -> None:
     reports = list(inspect_segment(closed(tmp_path) / f"{NAME}.log", records=True))
     assert [record.value for report in reports for record in report.records or []] == [
         b"%d" % (number // 3) for number in range(15)
     ]
 
 
-def test_a_wrong_byte_is_shown_and_the_rest_too(tmp_path: Path) -> None:
+def test_a_damaged_batch_is_reported_and_the_rest_is_shown(tmp_path: Path) -> None:
     path = closed(tmp_path) / f"{NAME}.log"
     second = list(inspect_segment(path))[1]
     data = bytearray(path.read_bytes())
@@ -46,7 +46,7 @@ def test_a_wrong_byte_is_shown_and_the_rest_too(tmp_path: Path) -> None:
     assert reports[1].records is None
 
 
-def test_an_unfinished_write_is_shown_for_what_it_is(tmp_path: Path) -> None:
+def test_an_unfinished_write_is_reported_as_such(tmp_path: Path) -> None:
     path = closed(tmp_path) / f"{NAME}.log"
     whole = path.read_bytes()
     for rest in (bytes(batch(3))[:30], bytes(batch(3))[:100]):
@@ -65,7 +65,7 @@ def test_index_entries_are_checked_against_the_log(tmp_path: Path) -> None:
     assert "byte 9" in next(inspect_index(folder / f"{NAME}.index")).problems[0]
 
 
-def test_time_index_and_snapshot(tmp_path: Path) -> None:
+def test_time_index_and_producer_snapshot_are_shown(tmp_path: Path) -> None:
     folder = closed(tmp_path)
     entries = list(inspect_time_index(folder / f"{NAME}.timeindex"))
     assert entries[-1].timestamp is not None

@@ -65,7 +65,7 @@ def paths(store: Compacted, suffix: str) -> str:
     return ",".join(str(store.folder / name) for name in store.files(suffix) if store.files()[name])
 
 
-def test_it_reads_every_record_that_is_left(store: Compacted) -> None:
+def test_kafka_reads_every_remaining_record(store: Compacted) -> None:
     out = dump("--files", paths(store, ".log"), "--print-data-log")
     offsets = [int(found) for found in re.findall(r"^\| offset: (\d+)", out, re.MULTILINE)]
     keys = re.findall(r"^\| .* key: (\S+)", out, re.MULTILINE)
@@ -128,7 +128,7 @@ def _compact(bootstrap: str, logs: Path, create: Any) -> None:
     assert _survivors(logs / "t-0") == sorted((offset, key) for key, offset in latest.items())
 
 
-def test_our_cleaner_and_kafkas_leave_the_same_of_the_same_data(tmp_path: Path) -> None:
+def test_ottla_and_kafka_compact_the_same_data_to_the_same_records(tmp_path: Path) -> None:
     settings = {"log.cleaner.backoff.ms": "200"}
 
     def with_admin(bootstrap: str) -> Any:

@@ -53,7 +53,7 @@ def paths(store: Store, suffix: str) -> str:
     return ",".join(found)
 
 
-def test_it_reads_every_record_of_every_segment(store: Store) -> None:
+def test_kafka_reads_every_record_of_every_segment(store: Store) -> None:
     out = dump("--files", paths(store, ".log"), "--print-data-log")
     assert len([line for line in out.splitlines() if line.startswith("| offset:")]) == 1001
     assert out.count("baseOffset:") == 401

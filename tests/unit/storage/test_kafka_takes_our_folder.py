@@ -69,7 +69,7 @@ def consume(bootstrap: str, topic: str) -> list[bytes]:
         consumer.close()
 
 
-def test_a_folder_goes_from_kafka_to_ottla_and_back(tmp_path: Path) -> None:
+def test_a_data_folder_can_move_from_kafka_to_ottla_and_back(tmp_path: Path) -> None:
     kafka = tmp_path / "kafka"
     with kafka_peer(data=kafka) as peer:
         for topic in ("written-by-kafka", "written-by-us"):

@@ -9,7 +9,7 @@ def epochs() -> LeaderEpochs:
     return LeaderEpochs([(1, 0), (3, 10), (4, 25)])
 
 
-def test_an_epoch_is_noted_once() -> None:
+def test_an_epoch_is_recorded_once() -> None:
     history = LeaderEpochs()
     assert history.latest == -1
     assert history.assign(0, 0)
@@ -19,7 +19,7 @@ def test_an_epoch_is_noted_once() -> None:
     assert history.latest == 2
 
 
-def test_a_new_epoch_removes_those_that_wrote_nothing_that_is_left() -> None:
+def test_a_new_epoch_removes_epochs_without_records() -> None:
     history = epochs()
     assert history.assign(5, 10)
     assert history.entries == [(1, 0), (5, 10)]
@@ -46,7 +46,7 @@ def test_an_epoch_older_than_the_log_ends_where_the_log_starts() -> None:
     assert LeaderEpochs([(3, 10)]).end_offset_for(1, 99) == (1, 10)
 
 
-def test_epoch_of_an_offset() -> None:
+def test_the_epoch_of_an_offset_is_found() -> None:
     history = epochs()
     assert [history.epoch_for(offset) for offset in (0, 9, 10, 24, 25, 1000)] == [1, 1, 3, 3, 4, 4]
     assert LeaderEpochs([(3, 10)]).epoch_for(9) == -1

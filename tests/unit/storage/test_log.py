@@ -39,15 +39,13 @@ class TestAppending:
         assert (info.first_offset, info.last_offset, info.append_time_ms, info.duplicate) == (3, 4, -1, False)
         assert log.end_offset == 5
 
-    def test_the_bytes_of_the_producer_are_what_is_in_the_file(self, store: Store) -> None:
+    def test_the_bytes_of_the_producer_are_written_unchanged(self, store: Store) -> None:
         data = batch(3, codec=Codec.ZSTD)
         store.log.append(data, 4)
         assert store.files(".log") == {"00000000000000000000.log": bytes(data)}
         assert read_header(data).leader_epoch == 4
 
-    def test_several_batches_of_one_append_lie_behind_each_other_and_before_the_next(
-        self, store: Store
-    ) -> None:
+    def test_batches_of_one_append_are_contiguous(self, store: Store) -> None:
         """Of different sizes: the last one's size is not the size of them all."""
         for base in (0, 6):
             parts = [batch(3, value=b"long" * 20), batch(2, value=b"longer" * 9), batch(1, value=b"s")]
@@ -73,7 +71,7 @@ class TestAppending:
         assert (log.size, log.end_offset) == (size, 3)
         assert log.append(from_producer(3), 0).first_offset == 3
 
-    def test_the_log_stamps_its_own_time_when_the_topic_says_so(self, store: Store) -> None:
+    def test_log_append_time_is_stamped_by_the_log(self, store: Store) -> None:
         store.log.configure(LogConfig(message_timestamp_type="LogAppendTime"))
         store.clock.advance(500)
         info = store.log.append(batch(2), 0)
@@ -101,12 +99,12 @@ class TestAppending:
             log.append(batch(1), 0)
         assert refusal.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
-    def test_leader_epochs_are_noted(self, log: Log) -> None:
+    def test_leader_epochs_are_recorded(self, log: Log) -> None:
         for epoch in (0, 0, 2, 5):
             log.append(batch(2), epoch)
         assert log.leader_epochs.entries == [(0, 0), (2, 4), (5, 6)]
 
-    def test_becoming_leader_notes_the_epoch_before_the_first_record(self, log: Log) -> None:
+    def test_a_new_leader_epoch_is_recorded_before_the_first_record(self, log: Log) -> None:
         log.append(batch(2), 0)
         log.begin_epoch(3)
         assert log.leader_epochs.end_offset_for(0, log.end_offset) == (0, 2)
@@ -170,12 +168,12 @@ class TestReading:
             assert found is not None
             assert len(found) == length
 
-    def test_without_at_least_one_a_batch_that_does_not_fit_is_not_sent(self, log: Log) -> None:
+    def test_without_at_least_one_batch_an_oversized_batch_is_not_returned(self, log: Log) -> None:
         fill(log, 1)
         assert log.read(0, log.size - 1, log.end_offset, at_least_one=False) is None
         assert log.read(0, log.size, log.end_offset, at_least_one=False) is not None
 
-    def test_the_limit_cuts_at_a_batch_wherever_the_log_is_read(self, store: Store) -> None:
+    def test_a_read_ends_at_the_last_whole_batch_below_the_offset_limit(self, store: Store) -> None:
         store.log.configure(LogConfig(segment_bytes=3000, index_interval_bytes=300))
         fill(store.log, 200)
         random = Random(1)
@@ -264,7 +262,7 @@ class TestRolling:
             log.append(batch(1, timestamp=T0 + timestamp), 0)
         assert [info.base_offset for info in log.segments] == [0, 3]
 
-    def test_records_weeks_apart_do_not_make_a_segment_of_each_batch(self, store: Store) -> None:
+    def test_records_weeks_apart_do_not_roll_a_segment_per_batch(self, store: Store) -> None:
         for week in range(200):
             store.log.append(batch(1, timestamp=T0 - (200 - week) * 8 * DAY_MS), 0)
             store.clock.advance(100)
@@ -309,7 +307,7 @@ class TestTime:
             assert found == (number, T0 + number * 10, number // 60)
         assert store.log.offset_for_timestamp(T0 + 1791) is None
 
-    def test_times_that_do_not_rise_are_searched_all_the_same(self, log: Log) -> None:
+    def test_timestamps_out_of_order_are_found(self, log: Log) -> None:
         log.configure(LogConfig(index_interval_bytes=0))
         times = [50, 10, 70, 20, 70, 90, 5]
         for time in times:
@@ -320,7 +318,7 @@ class TestTime:
             assert (found.offset if found else None) == first
 
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
-    def test_a_batch_that_cannot_be_opened_hides_nothing_but_its_own_records(
+    def test_an_undecodable_batch_hides_only_its_own_records_in_a_time_search(
         self, log: Log, codec: Codec
     ) -> None:
         log.append(batch(2), 0)
@@ -341,7 +339,7 @@ class TestTime:
         assert found is not None
         assert found.offset == 4
 
-    def test_the_largest_timestamp_and_its_first_record(self, store: Store) -> None:
+    def test_the_first_record_with_the_largest_timestamp_is_found(self, store: Store) -> None:
         assert store.log.max_timestamp() is None
         store.log.append(batch(3, timestamp=T0, step=5), 0)
         store.log.append(batch(3, timestamp=T0 - 100, step=50), 1)
@@ -385,7 +383,7 @@ class TestRemoving:
         assert [info.base_offset for info in deleted] == [0]
         assert offsets(store.log) == [5, 6, 7, 8]
 
-    def test_deleted_files_get_a_new_name_at_once_and_go_after_the_delay(self, store: Store) -> None:
+    def test_deleted_files_are_renamed_at_once_and_removed_after_the_delay(self, store: Store) -> None:
         fill(store.log, 1)
         store.log.roll()
         store.log.delete_records_before(3)
@@ -441,7 +439,7 @@ class TestRemoving:
         assert not log.truncate_to(6)
         assert log.end_offset == 6
 
-    def test_truncating_all_starts_at_the_given_offset(self, store: Store) -> None:
+    def test_a_full_truncation_starts_at_the_given_offset(self, store: Store) -> None:
         fill(store.log, 5)
         store.log.flush()
         store.log.truncate_fully(100)
@@ -455,7 +453,7 @@ class TestStableOffset:
         fill(log, 2)
         assert log.last_stable_offset(4) == 4
 
-    def test_it_stops_at_an_open_transaction(self, log: Log) -> None:
+    def test_the_last_stable_offset_stops_at_an_open_transaction(self, log: Log) -> None:
         fill(log, 1)
         log.append(from_producer(0, transactional=True), 0)
         fill(log, 1)

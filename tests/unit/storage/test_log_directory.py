@@ -63,14 +63,14 @@ def test_creating_a_partition_twice_is_the_same_log_with_the_new_configuration()
     assert store.log.config is config
 
 
-def test_a_topic_made_again_under_its_name_begins_empty() -> None:
+def test_a_recreated_topic_begins_empty() -> None:
     store = Store()
     store.log.append(batch(3), 0)
     log = store.directory.create("topic", 0, bytes(15) + b"\1", LogConfig())
     assert (log.end_offset, log.topic_id) == (0, bytes(15) + b"\1")
 
 
-def test_a_partition_made_again_does_not_inherit_the_offsets_of_the_old_one() -> None:
+def test_a_recreated_partition_does_not_inherit_the_offsets_of_the_old_one() -> None:
     store = Store()
     store.log.append(batch(30), 0)
     store.log.flush()
@@ -163,7 +163,7 @@ def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_reads_of_a_deleted_partition_that_are_under_way_end_well() -> None:
+def test_reads_in_progress_of_a_deleted_partition_succeed() -> None:
     store = Store()
     store.log.append(batch(3), 0)
     found = store.log.read(0, 1000, 3)
@@ -237,7 +237,7 @@ def test_partitions_open_at_once_after_a_clean_stop_and_hold_no_files_open(tmp_p
     directory.abandon()
 
 
-def test_more_partitions_than_open_files(tmp_path: Path) -> None:
+def test_more_partitions_than_allowed_open_files_can_be_used(tmp_path: Path) -> None:
     directory = LogDirectory(tmp_path, RealDisk(), ManualClock(T0), max_open_files=20)
     directory.open()
     logs = [directory.create("topic", number, TOPIC_ID, LogConfig()) for number in range(100)]
@@ -428,7 +428,7 @@ def test_a_folder_that_was_just_made_when_the_broker_died_is_a_partition(names: 
     assert log.append(batch(1), 0).first_offset == 0
 
 
-def test_a_loss_of_power_is_known_until_it_has_been_dealt_with() -> None:
+def test_an_unclean_shutdown_is_reported_until_it_was_handled() -> None:
     disk = MemoryDisk()
 
     def opened() -> LogDirectory:

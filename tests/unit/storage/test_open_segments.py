@@ -117,7 +117,7 @@ def crowd(count: int, limit: int) -> tuple[Any, list[Any]]:
     return open_segments, segments
 
 
-def test_a_round_among_many_open_files_looks_at_few_of_them() -> None:
+def test_one_eviction_pass_examines_few_of_many_open_files() -> None:
     limit = 32_768
     open_segments, segments = crowd(limit, limit)
     began = time.process_time()
@@ -128,7 +128,7 @@ def test_a_round_among_many_open_files_looks_at_few_of_them() -> None:
     assert len(open_segments) <= limit
 
 
-def test_the_rounds_after_the_first_are_short() -> None:
+def test_eviction_passes_after_the_first_are_short() -> None:
     limit = 8_192
     open_segments, _ = crowd(limit, limit)
     open_segments.opened(cast(Segment, CountedSegment()))
@@ -138,7 +138,7 @@ def test_the_rounds_after_the_first_are_short() -> None:
     assert CountedSegment.looks < 10 * limit
 
 
-def test_forgetting_all_segments_looks_at_none_of_the_others() -> None:
+def test_forgetting_a_segment_examines_no_other_segment() -> None:
     count = 10_000
     open_segments, segments = crowd(count, count)
     for segment in segments:
@@ -148,7 +148,7 @@ def test_forgetting_all_segments_looks_at_none_of_the_others() -> None:
     assert open_segments.index_bytes == 0
 
 
-def test_indexes_are_let_go_of_when_they_take_too_much_memory() -> None:
+def test_indexes_are_evicted_when_they_take_too_much_memory() -> None:
     store = Store(index_interval_bytes=100, segment_bytes=20_000)
     log = store.log
     open_segments = store.directory._open_segments

@@ -34,7 +34,7 @@ class SlowDisk(MemoryDisk):
         super().remove(path)
 
 
-def test_two_threads_that_remove_at_once_take_each_file_once() -> None:
+def test_concurrent_removals_remove_each_file_once() -> None:
     disk = SlowDisk()
     files = PendingDeletions(disk)
     rename(disk, files, "a", "b", "c")

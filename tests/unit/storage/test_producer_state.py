@@ -40,7 +40,7 @@ class Partition:
         return refusal.value.code
 
 
-def test_batches_in_sequence_are_taken() -> None:
+def test_batches_in_sequence_are_accepted() -> None:
     partition = Partition()
     for sequence in (0, 3, 6):
         assert partition.write(from_producer(sequence, 3)) is None
@@ -77,7 +77,7 @@ def test_a_batch_with_the_first_but_not_the_last_sequence_of_a_known_one_is_no_r
     assert partition.refused(from_producer(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_an_unknown_producer_may_begin_anywhere() -> None:
+def test_an_unknown_producer_may_begin_with_any_sequence() -> None:
     partition = Partition()
     assert partition.write(from_producer(41)) is None
     assert partition.write(from_producer(42)) is None
@@ -120,7 +120,7 @@ def test_several_batches_of_one_append_must_follow_each_other() -> None:
     assert refusal.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_producers_are_kept_apart() -> None:
+def test_sequences_are_checked_per_producer() -> None:
     partition = Partition()
     partition.write(from_producer(0, producer=1))
     partition.write(from_producer(0, producer=2))
@@ -163,7 +163,7 @@ def test_the_oldest_open_transaction_counts() -> None:
     assert partition.producers.first_unstable_offset(3) == 1
 
 
-def test_a_producer_with_an_open_transaction_does_not_expire_and_may_not_leave_it() -> None:
+def test_a_producer_with_an_open_transaction_does_not_expire() -> None:
     partition = Partition()
     partition.write(from_producer(0, transactional=True))
     assert partition.producers.expire(T0 + 10**9, 1000) == 0
@@ -204,7 +204,7 @@ def test_a_damaged_snapshot_is_refused_and_changes_nothing() -> None:
     assert len(partition.producers) == 1
 
 
-def test_beyond_the_limit_those_that_were_silent_for_longest_are_forgotten() -> None:
+def test_beyond_the_limit_the_longest_idle_producers_are_forgotten() -> None:
     partition = Partition()
     partition.producers.limit = 100
     for producer in range(1000):
@@ -238,7 +238,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
         ([1, 1, 1], 2, 0),
     ],
 )
-def test_partitions_with_few_producers_keep_them_beside_those_with_many(
+def test_the_producer_limit_is_shared_fairly_between_partitions(
     counts: list[int], most: int, expected: int | None
 ) -> None:
     limit = fair_limit(counts, most)

@@ -42,7 +42,7 @@ def check(log: Log, batches: int = 30) -> None:
 
 
 class TestCleanStop:
-    def test_nothing_is_scanned(self) -> None:
+    def test_nothing_is_scanned_after_a_clean_stop(self) -> None:
         store = filled()
         check(store.reopen())
         assert store.report.clean
@@ -56,7 +56,7 @@ class TestCleanStop:
         store.crash()
         assert ".kafka_cleanshutdown" not in store.disk.list(store.path)
 
-    def test_an_idle_log_is_not_written_again(self) -> None:
+    def test_an_idle_log_writes_no_files_at_a_stop(self) -> None:
         store = filled()
         store.reopen()
         before = {name: id(node) for name, node in store.disk._files.items() if "topic-0" in str(name)}
@@ -106,7 +106,7 @@ class TestCleanStop:
         assert store.reopen().log_start_offset == 17
         assert offsets(store.log)[0] == 17
 
-    def test_appending_goes_on_with_right_indexes(self) -> None:
+    def test_indexes_stay_valid_over_restarts_between_appends(self) -> None:
         store = filled(batches=3, segment_bytes=100_000)
         for number in range(3, 60):
             if number % 5 == 0:
@@ -137,7 +137,7 @@ class TestCrash:
         check(store.crash(), 33)
         assert 3 <= store.report.scanned_batches <= 12
 
-    def test_a_torn_tail_is_cut_off(self) -> None:
+    def test_a_torn_tail_is_truncated(self) -> None:
         store = filled()
         last = list(store.files(".log"))[-1]
         size = store.disk.size(store.folder / last)
@@ -155,7 +155,7 @@ class TestCrash:
         assert len(store.report.removed_files) == 4
         assert not {"x.5.tmp", "00000000000000000777.index"} & set(store.files())
 
-    def test_indexes_are_the_same_as_if_nothing_had_happened(self) -> None:
+    def test_indexes_after_a_crash_equal_those_without_a_crash(self) -> None:
         store = filled()
         crashed = filled()
         store.directory.close()
@@ -215,9 +215,7 @@ class TestCrash:
         assert store.report.scanned_batches == 10
         assert store.log.offset_for_timestamp(0) is not None
 
-    def test_index_entries_behind_the_snapshot_are_not_believed(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_index_entries_after_the_snapshot_are_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 500)
         disk = FaultyDisk(MemoryDisk())
         store = filled(disk, batches=20, segment_bytes=100_000)
@@ -281,7 +279,7 @@ class TestDamage:
         store.cut(second, 300)
         assert second in self.offline(store).message
 
-    def test_only_a_machine_that_was_off_may_have_torn_the_middle(self) -> None:
+    def test_a_torn_batch_in_the_middle_is_truncated_only_after_a_power_loss(self) -> None:
         store = filled()
         second = list(store.files(".log"))[1]
         store.damage(second, 300)
@@ -310,7 +308,7 @@ class TestDamage:
         store.disk.remove(store.folder / second)
         self.offline(store)
 
-    def test_a_gap_is_no_damage_where_the_topic_was_ever_compacted(self) -> None:
+    def test_a_gap_in_a_log_that_was_compacted_is_not_damage(self) -> None:
         store = filled(segment_bytes=100_000)
         store.log.roll()
         store.log.configure(LogConfig(cleanup_policy=("compact",)))
@@ -324,7 +322,7 @@ class TestDamage:
         store.directory.checkpoint()
         assert offsets(store.crash()) == [*range(60), 1000]
 
-    def test_the_tail_is_not_cut_where_it_was_synced(self) -> None:
+    def test_a_synced_tail_is_not_truncated(self) -> None:
         store = filled()
         store.log.flush()
         store.directory.checkpoint()
@@ -343,7 +341,7 @@ class TestDamage:
         assert store.log.failure is failure.value
 
 
-def test_damage_that_retention_comes_across_takes_the_partition_offline() -> None:
+def test_damage_found_by_retention_takes_the_partition_offline() -> None:
     store = Store(segment_bytes=300)
     for _ in range(6):
         store.log.append(batch(1), 0)
@@ -388,7 +386,7 @@ class TestFirstSegmentLostWithThePower:
         store.log = store.directory.logs["topic", 0]
         return store
 
-    def test_the_log_is_torn_at_its_start_and_goes_on_empty(self) -> None:
+    def test_a_log_torn_at_its_start_by_power_loss_continues_empty(self) -> None:
         store = self.restarted_without_first(flushed=False, power_lost=True)
         assert store.log.failure is None
         assert (store.log.log_start_offset, store.log.end_offset) == (0, 0)
@@ -401,7 +399,7 @@ class TestFirstSegmentLostWithThePower:
         assert store.log.failure is not None
         assert "is missing" in store.log.failure.message
 
-    def test_a_snapshot_that_is_left_of_lost_segments_keeps_nothing_from_opening(self) -> None:
+    def test_a_snapshot_of_lost_segments_does_not_prevent_opening(self) -> None:
         """Nothing was checkpointed before the loss, so nothing was deleted: what is left is no beginning."""
         store = filled()
         store.directory.abandon()
@@ -454,7 +452,7 @@ def test_after_a_start_the_producers_that_wrote_last_are_kept(way: str) -> None:
 
 
 @pytest.mark.parametrize("flushed", [0, 12])
-def test_a_loss_of_power_leaves_a_beginning_of_the_log_in_any_case(flushed: int) -> None:
+def test_a_power_loss_always_leaves_a_prefix_of_the_log(flushed: int) -> None:
     """Of segments that were not synced any may be missing, empty or hold zeros. What was synced is there."""
     written = [b"value %d" % number for number in range(30)]
     lengths = set()

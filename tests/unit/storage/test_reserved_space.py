@@ -101,7 +101,7 @@ def test_a_truncated_log_gives_reserved_space_back_and_reserves_again(store: Sto
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EOPNOTSUPP, errno.EIO])
-def test_a_disk_that_cannot_reserve_space_is_written_to_all_the_same(code: int) -> None:
+def test_a_disk_that_cannot_reserve_space_is_written_to(code: int) -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     fill(store, FROM)
@@ -128,7 +128,7 @@ def refuse(file: MemoryFile, position: int, size: int) -> None:
     raise OSError(errno.ENOSPC, "full")
 
 
-def test_a_disk_with_space_for_the_records_only_takes_them() -> None:
+def test_records_are_written_when_only_the_reservation_does_not_fit() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     fill(store, FROM)
@@ -137,7 +137,7 @@ def test_a_disk_with_space_for_the_records_only_takes_them() -> None:
     assert offsets(store.log) == list(range(store.log.end_offset))
 
 
-def test_where_there_is_no_such_call_a_reservation_is_an_ordinary_error(tmp_path: Path) -> None:
+def test_a_reservation_without_system_support_fails_with_enosys(tmp_path: Path) -> None:
     program = f"""
 import ctypes, errno
 from pathlib import Path

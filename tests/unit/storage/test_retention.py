@@ -33,30 +33,30 @@ def row(*ages: int, size: int = 100) -> list[SegmentInfo]:
     return [SegmentInfo(number * 10, size, NOW - age) for number, age in enumerate(ages)]
 
 
-def test_without_limits_everything_stays() -> None:
+def test_without_limits_nothing_is_deleted() -> None:
     assert decide(row(9999, 9999, 9999, 9999)) == 0
 
 
-def test_by_time_the_oldest_go_up_to_the_first_young_one() -> None:
+def test_retention_by_time_deletes_segments_up_to_the_first_young_one() -> None:
     assert decide(row(500, 400, 50, 400), retention_ms=300) == 2
 
 
-def test_by_time_even_the_active_segment_goes_when_all_is_old() -> None:
+def test_retention_by_time_deletes_the_active_segment_when_all_records_are_old() -> None:
     assert decide(row(500, 400, 400, 400), retention_ms=300) == 4
 
 
-def test_an_empty_active_segment_stays() -> None:
+def test_an_empty_active_segment_is_not_deleted() -> None:
     segments = [*row(500, 400), SegmentInfo(20, 0, -1)]
     assert decide(segments, end_offset=20, retention_ms=300) == 2
 
 
-def test_by_size_what_is_over_the_limit_goes_in_whole_segments() -> None:
+def test_retention_by_size_deletes_whole_segments_above_the_limit() -> None:
     assert decide(row(0, 0, 0, 0), retention_bytes=250) == 1
     assert decide(row(0, 0, 0, 0), retention_bytes=200) == 2
     assert decide(row(0, 0, 0, 0), retention_bytes=400) == 0
 
 
-def test_what_lies_before_the_log_start_goes_whatever_the_policy() -> None:
+def test_segments_before_the_log_start_are_deleted_with_any_policy() -> None:
     assert decide(row(0, 0, 0, 0), log_start_offset=20, cleanup_policy="compact") == 2
     assert decide(row(0, 0, 0, 0), log_start_offset=19, cleanup_policy="compact") == 1
     assert decide(row(0, 0, 0, 0), log_start_offset=40) == 3
@@ -67,5 +67,5 @@ def test_a_compacted_topic_keeps_its_old_records() -> None:
     assert decide(row(500, 500, 500, 500), retention_ms=300, cleanup_policy="compact,delete") == 4
 
 
-def test_nothing_above_the_high_watermark_goes() -> None:
+def test_segments_above_the_high_watermark_are_not_deleted() -> None:
     assert decide(row(500, 500, 500, 500), retention_ms=300, high_watermark=25) == 2

@@ -19,7 +19,7 @@ def begun(store: Store, records: memoryview) -> SlowAppend:
     return slow
 
 
-def test_a_slow_append_counts_when_it_is_finished() -> None:
+def test_a_slow_append_is_visible_when_it_is_finished() -> None:
     store = Store()
     store.log.append(batch(2), 0)
     slow = begun(store, batch(3))
@@ -48,7 +48,7 @@ def test_a_log_is_not_rolled_or_deleted_from_while_a_slow_append_writes() -> Non
     assert store.log.apply_retention(3)
 
 
-def test_a_slow_append_that_fails_changes_nothing_and_the_next_one_takes_its_place() -> None:
+def test_a_failed_slow_append_changes_nothing_and_its_offsets_are_reused() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
     store.log.append(from_producer(0), 0)
@@ -66,7 +66,7 @@ def test_a_slow_append_that_fails_changes_nothing_and_the_next_one_takes_its_pla
     assert store.crash().end_offset == 6
 
 
-def test_a_slow_append_that_was_given_up_leaves_no_bytes_in_the_log() -> None:
+def test_a_cancelled_slow_append_leaves_no_bytes_in_the_log() -> None:
     store = Store()
     slow = begun(store, batch(5))
     slow.write()

@@ -35,7 +35,7 @@ def longest_gap(store: Store) -> int:
 
 
 @pytest.mark.parametrize("way", ["append", "recovery", "rebuild"])
-def test_an_entry_is_made_every_64_kb_whatever_the_topic_says(way: str) -> None:
+def test_an_index_entry_is_made_every_64_kb_regardless_of_the_topic_config(way: str) -> None:
     store = filled(3000)
     if way == "append":
         store.log.roll()
@@ -74,7 +74,7 @@ def with_empty_index(store: Store) -> Segment:
     return segment
 
 
-def test_a_search_by_a_sparse_index_goes_in_steps_and_is_short_the_next_time() -> None:
+def test_a_search_refines_a_sparse_index_for_the_next_search() -> None:
     store = filled()
     segment = with_empty_index(store)
     found, steps = found_in_steps(store.log, 8500)
@@ -86,7 +86,7 @@ def test_a_search_by_a_sparse_index_goes_in_steps_and_is_short_the_next_time() -
     assert offsets(store.log, start=8700) == list(range(8700, BATCHES))
 
 
-def test_a_refined_index_of_a_sealed_segment_can_be_forgotten_and_cut() -> None:
+def test_a_refined_index_of_a_sealed_segment_can_be_evicted_and_truncated() -> None:
     store = filled()
     segment = with_empty_index(store)
     found_in_steps(store.log, 8500)
@@ -103,7 +103,7 @@ def test_a_refined_index_of_a_sealed_segment_can_be_forgotten_and_cut() -> None:
     assert offsets(store.reopen(), start=7800) == list(range(7800, 8001))
 
 
-def test_the_refined_index_of_the_active_segment_is_written_down() -> None:
+def test_the_refined_index_of_the_active_segment_is_written_to_disk() -> None:
     store = filled()
     segment = store.log._segments[-1]
     segment._index = OffsetIndex()

@@ -160,7 +160,7 @@ def test_a_start_and_stop_without_a_write_makes_no_files_and_no_syncs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_loss_of_power_after_the_stop_loses_nothing(seed: int) -> None:
+def test_a_power_loss_after_a_clean_stop_loses_nothing(seed: int) -> None:
     disk = MemoryDisk()
     directory = filled(disk, 40)
     before = content(directory)
@@ -209,7 +209,7 @@ def test_a_crash_at_any_moment_of_the_stop_loses_nothing(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EIO])
-def test_where_all_cannot_be_synced_at_once_each_file_is(code: int) -> None:
+def test_files_are_synced_one_by_one_when_syncfs_fails(code: int) -> None:
     class Refusing(CountingDisk):
         def sync_all(self, folder: Path) -> None:
             raise OSError(code, "no")

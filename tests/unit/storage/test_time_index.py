@@ -13,7 +13,7 @@ def index_of(*entries: tuple[int, int]) -> TimeIndex:
     return index
 
 
-def test_entries_that_say_nothing_new_are_left_out() -> None:
+def test_entries_without_a_larger_timestamp_are_omitted() -> None:
     index = index_of((-1, 3), (100, 5), (100, 9), (90, 12), (101, 20))
     assert list(zip(index.timestamps, index.offsets, strict=True)) == [(100, 5), (101, 20)]
 

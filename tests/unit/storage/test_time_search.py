@@ -67,7 +67,7 @@ def test_a_search_in_the_file_finds_what_one_in_memory_finds() -> None:
 
 
 @pytest.mark.parametrize("wrong", [(T0 + 3, 500), (-5, 500), (T0 + 500, -1), (T0 + 500, 10**9)])
-def test_entries_that_do_not_rise_are_found_out_where_they_are_met(wrong: tuple[int, int]) -> None:
+def test_out_of_order_index_entries_are_detected_when_read(wrong: tuple[int, int]) -> None:
     entries = [(T0 + n, n) for n in range(1001)]
     entries[500] = wrong  # in the middle, which every search reads
     file, _ = index_file(entries)
@@ -100,7 +100,7 @@ def test_a_record_deep_in_a_large_batch_is_found(codec: Codec) -> None:
     assert store.log.max_timestamp() == (19_999, T0 + 19_999, 0)
 
 
-def test_a_large_batch_is_not_opened_where_it_may_not_take_long() -> None:
+def test_a_search_limited_to_small_work_does_not_open_a_large_batch() -> None:
     store = Store()
     store.log.append(batch(20_000, codec=Codec.ZSTD), 0)
     search = next(store.log.searches_since(T0 + 5))
@@ -117,7 +117,7 @@ def test_a_large_batch_is_not_opened_where_it_may_not_take_long() -> None:
     assert len(pauses) >= 20_000 // 250 - 1
 
 
-def test_many_batches_are_not_walked_where_it_may_not_take_long() -> None:
+def test_a_search_limited_to_small_work_does_not_walk_many_batches() -> None:
     """Times that fall leave nothing in the time index to jump by."""
     store = Store()
     store.log.append(batch(timestamp=T0), 0)
@@ -133,7 +133,7 @@ def test_many_batches_are_not_walked_where_it_may_not_take_long() -> None:
     assert found.offset == 301
 
 
-def test_small_batches_that_take_long_together_are_not_opened_where_it_may_not_take_long() -> None:
+def test_a_search_limited_to_small_work_does_not_open_many_small_batches() -> None:
     """Headers that promise a younger record than there is have batch after batch opened."""
     store = Store()
     for _ in range(50):
@@ -188,7 +188,7 @@ def test_a_forged_offset_delta_gives_no_offset_before_the_start_of_the_log() -> 
 
 
 @pytest.mark.parametrize("timestamp_delta", [2**63 - 1, 2**63 - T0, -(2**63)])
-def test_a_record_whose_timestamp_leaves_64_bits_is_passed_over(timestamp_delta: int) -> None:
+def test_a_record_whose_timestamp_exceeds_64_bits_is_skipped(timestamp_delta: int) -> None:
     store = Store()
     store.log.append(memoryview(forged.batch(forged.record(0, timestamp_delta), now=T0)), 0)
     store.log.append(batch(timestamp=T0 + 5), 0)
@@ -202,7 +202,7 @@ def test_the_largest_timestamp_that_64_bits_hold_is_found() -> None:
     assert store.log.offset_for_timestamp(T0) == (0, 2**63 - 1, 0)
 
 
-def test_a_search_goes_on_when_segments_leave_between_its_steps() -> None:
+def test_a_search_continues_when_segments_are_deleted_between_its_steps() -> None:
     store = Store(segment_bytes=200, retention_bytes=500)
     for number in range(20):
         store.log.append(batch(timestamp=T0 + number), 0)
@@ -213,7 +213,7 @@ def test_a_search_goes_on_when_segments_leave_between_its_steps() -> None:
     assert [each and each.offset for each in found] == [19]
 
 
-def test_a_log_truncated_during_a_search_is_not_called_damaged() -> None:
+def test_a_log_truncated_during_a_search_is_not_reported_as_damaged() -> None:
     store = Store()
     for number in range(10):
         store.log.append(batch(timestamp=T0 + number), 0)
@@ -250,7 +250,7 @@ def test_a_search_in_a_thread_beside_appends_finds_its_record() -> None:
     assert [each and each.offset for each in found] == [4999]
 
 
-def test_a_walk_over_bytes_that_are_no_records_ends() -> None:
+def test_a_walk_over_invalid_records_ends() -> None:
     body = bytes(encode_records([(n, T0 + n, b"k", b"v", []) for n in range(50)], 0, T0))
     for cut in range(len(body)):
         try:

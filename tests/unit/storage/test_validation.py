@@ -158,7 +158,7 @@ def test_a_producer_may_not_claim_log_append_time() -> None:
     assert refused(data, message_timestamp_type="LogAppendTime").code == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_claim_of_log_append_time_is_taken_back_on_a_topic_with_create_time() -> None:
+def test_a_log_append_time_flag_of_a_producer_is_cleared_on_a_create_time_topic() -> None:
     data = batch(2, log_append_time=True)
     validate(data)
     header = read_header(data)
@@ -193,7 +193,7 @@ def test_the_codec_of_the_topic_replaces_that_of_the_producer(source: Codec, tar
     assert (validated.data is data) == (source == wanted)
 
 
-def test_a_mix_of_codecs_is_made_one() -> None:
+def test_batches_with_different_codecs_are_recompressed_to_one() -> None:
     data = joined(batch(2, codec=Codec.GZIP), batch(1, codec=Codec.ZSTD))
     validated = validate(data, compression_type="zstd")
     assert [header.compression for _, header in headers(validated.data)] == [Codec.ZSTD, Codec.ZSTD]
@@ -217,14 +217,14 @@ def test_records_that_cannot_be_opened_when_they_must_be_are_invalid() -> None:
     assert refused(data, compression_type="zstd").code == ErrorCode.INVALID_RECORD
 
 
-def test_a_bomb_does_not_unpack() -> None:
+def test_a_decompression_bomb_is_refused() -> None:
     data = batch(1, value=bytes(3_000_000), codec=Codec.GZIP)
     problem = refused(data, compression_type="zstd", max_decompressed_message_bytes=1_000_000)
     assert problem.code == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_the_smallest_records_there_are_fit(codec: Codec) -> None:
+def test_a_batch_of_the_smallest_records_is_accepted(codec: Codec) -> None:
     smallest = memoryview(encode_batch([Record(i, T0, b"", b"", []) for i in range(60)], codec=codec))
     assert validate(smallest).next_offset == 160
 
@@ -257,7 +257,7 @@ def test_times_too_far_ahead_are_refused_when_the_header_has_no_max_timestamp() 
 
 
 @pytest.mark.parametrize("base", [2**63 - 1, -(2**63)])
-def test_a_base_timestamp_at_the_end_of_time_is_refused(base: int) -> None:
+def test_a_base_timestamp_at_the_64_bit_limit_is_refused(base: int) -> None:
     data = with_header(batch(1), base_timestamp=base, max_timestamp=T0)
     assert refused(data).code == ErrorCode.INVALID_TIMESTAMP
 
@@ -275,7 +275,7 @@ def test_a_record_older_than_the_first_counts_for_the_oldest_time_allowed() -> N
     assert [error.batch_index for error in problem.record_errors] == [1]
 
 
-def test_a_batch_without_any_times_keeps_none() -> None:
+def test_a_batch_without_timestamps_keeps_none() -> None:
     data = batch(2, timestamp=-1, step=0)
     validate(data)
     assert read_header(data).max_timestamp == -1
@@ -333,7 +333,7 @@ def test_more_records_than_max_records_per_batch_are_refused() -> None:
 
 
 @pytest.mark.parametrize("time_type", ["CreateTime", "LogAppendTime"])
-def test_a_delete_horizon_set_by_a_client_is_taken_back(time_type: str) -> None:
+def test_a_delete_horizon_flag_set_by_a_client_is_cleared(time_type: str) -> None:
     data = with_header(batch(1), attributes=DELETE_HORIZON)
     validate(data, message_timestamp_type=time_type)
     header = read_header(data)
