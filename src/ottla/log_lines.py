@@ -78,7 +78,7 @@ class LineLimit:
         return False
 
     def ended(self, now: float) -> dict[str, int]:
-        """How many lines about whom were left out in a window that is over by now; then a new one begins."""
+        """How many lines about each client were left out in a window that has ended; begins a new one."""
         return self.end() if self._ends is not None and now >= self._ends else {}
 
     def end(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Memory that clients claim, from outside: who stalls does not stop others, and does not delay a stop."""
+"""Memory that clients claim, seen from outside: a stalled client neither stops others nor delays a stop."""
 
 from __future__ import annotations
 

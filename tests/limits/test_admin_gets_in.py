@@ -1,4 +1,4 @@
-"""No configuration locks out whoever could change it back."""
+"""No connection limit locks out the client that could change it back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_connection_limits_may_lock_out_another_address(tmp_path: Path) -> None:
 
 
 def test_a_command_line_option_overrides_limits_that_lock_everyone_out(tmp_path: Path) -> None:
-    """A limit of one is legal, and taken by whoever holds the one connection."""
+    """A limit of one is legal, and used up by the client that holds the one connection."""
     with BrokerProcess(tmp_path) as broker:
         with RawClient(broker.bootstrap_servers) as admin:
             assert set_on_all_brokers(admin, max_connections=1) == (0, None)

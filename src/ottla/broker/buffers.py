@@ -99,7 +99,7 @@ class RequestMemory:
 
     @property
     def contended(self) -> bool:
-        """True while somebody waits for memory that others hold."""
+        """True while a connection waits for memory that others hold."""
         return bool(self._waiting)
 
     @property
@@ -133,7 +133,7 @@ class RequestMemory:
         return self._large + capacity <= self.limit - self._reserve and self.lent + capacity <= self.limit
 
     def _may_pass(self, capacity: int, address: str) -> bool:
-        """Whether a newcomer may be served before those who wait."""
+        """Whether a new request may be served before the waiting ones."""
         first = next(iter(self._waiting))
         if self._now() - first.since < PATIENCE:
             if self._by_address[address] + capacity <= self.limit // 2:
@@ -203,7 +203,7 @@ class RequestMemory:
             self._grant()
 
     def _grant(self) -> None:
-        """Serve those who wait, in their order: first the addresses that have little, then the others."""
+        """Serve waiting requests in order: first of addresses that hold little memory, then of the others."""
         share = self.limit // 2
         smallest_refused = 1 << 62
         for fair in (True, False):

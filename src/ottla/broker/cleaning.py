@@ -2,7 +2,7 @@
 
 There are `log.cleaner.threads` of them, each with a process of its own for the work on records. What blocks
 on the disk goes to a thread; only the quick steps, those that change a log others use, run on the loop. When
-nothing is due the tasks sleep for `log.cleaner.backoff.ms`, or until somebody asks for a topic to be
+nothing is due the tasks sleep for `log.cleaner.backoff.ms`, or until a request asks for a topic to be
 compacted now.
 
 A task does not end by an error: the cleaner keeps what goes wrong with a log to that log, and anything else
@@ -35,7 +35,7 @@ from ottla.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("ottla.cleaner")
 
-_LOOK_SECONDS = 0.05  # spent looking for dirty logs before others get a turn
+_LOOK_SECONDS = 0.05  # spent looking for dirty logs in one iteration of the loop
 _MOST_THREADS = 32  # started only when used
 _SMALLEST_MEMORY = 1 << 20
 _FREE_WHEN_IDLE = 30.0  # seconds after which a process without work is let go

@@ -1,4 +1,4 @@
-"""The account of the memory that clients make a broker keep: for whom, what for, how much and since when.
+"""Accounts for the memory that clients make a broker keep: which client, what for, how much, since when.
 
 Requests on their way in and answers on their way out are bounded where they flow (`buffers`). What stays
 longer is accounted for here: unfinished frames, fetch sessions, the members of groups. There is one limit in
@@ -6,12 +6,12 @@ all (`client.memory.max.bytes`) and a share for each client address (`client.mem
 share counts only when the memory is full, so a single address (the loopback one, with many honest clients
 behind it) may have all of it:
 
-* Who needs memory when there is none left makes room: what has been idle for longest goes first, of the
-  addresses that have more than their share if there are any.
-* An address within its share takes from those above theirs at any time; otherwise only what has been idle for
-  `MIN_IDLE` seconds goes, and who finds nothing to evict is refused.
+* When memory is needed and none is left, entries are evicted: the longest idle first, of addresses that have
+  more than their share if there are any.
+* For an address within its share, entries of addresses above theirs are evicted at any time. Otherwise only
+  entries that have been idle for `MIN_IDLE` seconds are. When nothing can be evicted, the request is refused.
 
-What is evicted is nothing that a client cannot get back: a session is opened again, a member joins again, a
+A client can get everything back that is evicted: a session is opened again, a member joins again, a
 connection is made again. `usage` is the metric; evictions and refusals are counted and logged.
 """
 
@@ -27,7 +27,7 @@ from ottla.log_lines import ClientLog
 logger = logging.getLogger("ottla.clients")
 
 MIN_IDLE = 10.0
-"""Seconds for which something must have been idle to make room for an address that has its share already."""
+"""Seconds for which an entry must have been idle to be evicted for an address that has its share already."""
 
 HALF_FRAMES = "unfinished frame"
 FETCH_SESSIONS = "fetch session"

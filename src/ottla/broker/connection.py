@@ -48,11 +48,11 @@ _SHORT_FILE = "a log file is shorter than its index says; the answer cannot be c
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 _FEW = 4096
 """So few bytes of an unfinished frame are not worth an account."""
-_REQUESTS_TURN = 32
-"""Pipelined requests handled before other connections get a turn of the loop."""
-TURN_SECONDS = 0.005
-"""Pipelined requests that have taken longer than this give others a turn before the next one is handled."""
-_SENDFILE_TURN = 4 * 1024 * 1024
+_ITERATION_REQUESTS = 32
+"""Pipelined requests of one connection handled in one iteration of the loop."""
+ITERATION_SECONDS = 0.005
+"""After this time the next pipelined request waits for the next iteration of the loop."""
+_ITERATION_SENDFILE = 4 * 1024 * 1024
 """One answer may not keep the loop longer than it takes to send this much."""
 _CACHED_SECONDS = 1.0
 """So long what was found in memory is taken to be there."""
@@ -109,9 +109,9 @@ class Connection:
         "_producing",
         "_reading",
         "_sock",
-        "_turn_over",
         "_waits_for_disk",
         "_writing",
+        "_yields",
         "address",
         "client_id",
         "draining",
@@ -141,7 +141,7 @@ class Connection:
         self._answering: Completion[Parts | None] | None = None
         self._producing = False  # whether the request that is waited for (`_answering`) is a Produce
         self._client_gone = False  # Produce requests it has sent are still to be handled; it gets no answers
-        self._turn_over = False
+        self._yields = False
         self._reading = False
         self._writing = False
         self._waits_for_disk = False
@@ -280,14 +280,14 @@ class Connection:
     def _take(self, data: memoryview, end: int) -> None:
         """Handle the frames in data[:end]; keep what is not a whole frame for later."""
         position = requests = 0
-        self._turn_over = False
+        self._yields = False
         self._in_scratch = data is self._host.scratch
         while not self._closed:
             left = end - position
             if left < _SIZE:
                 break
-            if self._turn_over or requests == _REQUESTS_TURN:
-                # Others want a turn too. What is left is taken up in the next one.
+            if self._yields or requests == _ITERATION_REQUESTS:
+                # Other connections are served first. The rest is handled in the next iteration.
                 self._read_off()
                 self._host.loop.call_soon(self._next)
                 break
@@ -316,9 +316,9 @@ class Connection:
         elif self._half is not None:
             self._keep(0)
 
-    def end_turn(self) -> None:
+    def yield_loop(self) -> None:
         """The request that is handled now has taken long: handle no other in this iteration of the loop."""
-        self._turn_over = True
+        self._yields = True
 
     def take_frame(self) -> Lease | None:
         """Let the frame that is handled now outlive the call. The caller owns its memory and releases it.
@@ -329,7 +329,7 @@ class Connection:
         if lease is None and self._in_scratch:
             lease = self._host.hand_over_scratch(self.address)
             self._in_scratch = False
-            self._turn_over = True  # the frames behind it are moved out of the memory that is not ours now
+            self._yields = True  # the frames behind it are moved out of the memory that is not ours now
         return lease
 
     def _keep(self, size: int) -> None:
@@ -526,7 +526,7 @@ class Connection:
     def _push(self) -> bool:
         """Send what the socket takes. True when all is out; False when it must wait or is closed."""
         out, sock = self._out, self._sock
-        budget = _SENDFILE_TURN
+        budget = _ITERATION_SENDFILE
         try:
             while out:
                 part = out[0]

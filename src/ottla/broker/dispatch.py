@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.buffers import Lease
-from ottla.broker.connection import TURN_SECONDS, Answer, Connection, Parts, Refused
+from ottla.broker.connection import ITERATION_SECONDS, Answer, Connection, Parts, Refused
 from ottla.broker.request_scheduler import LARGEST, RequestScheduler, Steps
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
 from ottla.completion import Completion, run_coroutine
@@ -142,8 +142,8 @@ class Dispatcher:
                     return self._produce_in_slices(handler, context, frame)
                 finally:
                     seconds = self._now() - connection.last_active
-                    if seconds > TURN_SECONDS:
-                        connection.end_turn()
+                    if seconds > ITERATION_SECONDS:
+                        connection.yield_loop()
                         if seconds > STALL_SECONDS:
                             self._watchdog.request_took(seconds, context)
             kept = size > LARGEST

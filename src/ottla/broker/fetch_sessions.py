@@ -1,6 +1,6 @@
 """Fetch sessions (KIP-227): a consumer of many partitions sends only what changed, and gets only that back.
 
-A session remembers which partitions its client reads and what it was told of each. The epoch counts the
+A session remembers which partitions its client reads and what was last sent for each. The epoch counts the
 requests of a session, so that a lost or doubled one is noticed: 0 asks for a new session, -1 ends one, any
 other number must be the next. A session error makes the client start over with a full request; sessions are a
 saving, never a source of truth, so they may be forgotten at any time and are not kept over a restart.
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 
 class _Told:
-    """What the client was last told of a partition."""
+    """What was last sent to the client about a partition."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
 
@@ -97,7 +97,7 @@ class FetchSession:
     def worth_telling(
         self, key: Key, error: int, size: int, high_watermark: int, log_start_offset: int, diverging: bool
     ) -> bool:
-        """True when the client must hear of the partition: records, an error, or something that moved."""
+        """True when the response must contain the partition: it has records, an error or a changed offset."""
         told = self._partitions.get(key)
         if told is None:
             return True
@@ -108,7 +108,7 @@ class FetchSession:
             or told.log_start_offset != log_start_offset
         )
         if error:
-            # Forget what was told, so that the recovery from the error is told as well.
+            # Forget what was sent, so that the response after the error contains the partition as well.
             told.high_watermark = told.log_start_offset = -1
             return True
         told.high_watermark, told.log_start_offset = high_watermark, log_start_offset

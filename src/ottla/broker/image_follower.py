@@ -51,7 +51,7 @@ class ImageFollower:
         self.image = ClusterImage()
         """What this broker acts on. It never changes, but is replaced."""
         self.changing = asyncio.Lock()
-        """Held while listeners are told of a change; also for other work that may not overlap with one."""
+        """Held while listeners handle a change; also for other work that may not overlap with one."""
         self._before = before
         self._after = after
         self._versions: dict[asyncio.Future[None], int] = {}

@@ -7,7 +7,7 @@ millisecond), not for the five milliseconds after which Python would make a thre
 
 A batch that waits here lies in the frame of its request, which keeps it. How much may wait, and what is next,
 is decided by `backlog`; what may not wait is refused. A batch whose client has gone before it was
-acknowledged is dropped when its turn comes or when its space is needed.
+acknowledged is dropped when it is next or when its space is needed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Inspections:
         self._stopping = False
         self._held: dict[HeldBatch, None] = {}
         self._working: HeldBatch | None = None
-        self._waiting: list[tuple[float, int, HeldBatch]] = []  # a heap: when it is due, who came first
+        self._waiting: list[tuple[float, int, HeldBatch]] = []  # a heap: due time, sequence number
         self._came = count()
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 """Searches by time beside the event loop, for ListOffsets requests that ask for them.
 
-Most of them end in a small batch that the index leads to, and are done on the spot. The others, also those
-that turn out to take longer than a turn, run in one thread of their own, one place of one log at a time, so
-that requests take turns and a client that asks for costly ones keeps only others like it waiting.
-Between short stretches of work the thread sleeps for a moment, by which the event loop gets the interpreter
-whenever it wants it.
+Most of them end in a small batch that the index leads to, and are done on the event loop. The others, also
+those that turn out to take too long there, run in one thread of their own, one segment of one log at a time,
+so that requests alternate and a client with costly searches delays only other costly searches. Between short
+stretches of work the thread sleeps for a moment, so that the event loop gets the interpreter when it needs
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ottla.storage.results import OffsetAndTime
 from ottla.storage.time_search import TimeSearch, TooLong
 
 _PAUSE = 0.0001  # seconds; a timer of the system makes it a little longer
-_TURN = 0.002  # seconds of work on the event loop, after which others have a turn
+_ITERATION_SECONDS = 0.002  # seconds of work in one iteration of the event loop
 
 
 class Lookups:
@@ -46,10 +46,10 @@ class Lookups:
     async def _first(self, log: Log, searches: Iterator[TimeSearch | None]) -> OffsetAndTime | None:
         began = self._monotonic()
         for search in searches:
-            found = None if search is None else await self._run(log, search, began + _TURN)
+            found = None if search is None else await self._run(log, search, began + _ITERATION_SECONDS)
             if found is not None:
                 return found
-            if self._monotonic() - began > _TURN:
+            if self._monotonic() - began > _ITERATION_SECONDS:
                 await asyncio.sleep(0)
                 began = self._monotonic()
         return None

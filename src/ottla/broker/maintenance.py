@@ -23,7 +23,7 @@ from ottla.storage.producer_state import fair_limit
 logger = logging.getLogger("ottla.maintenance")
 
 _SLICE = 100
-"""Partitions handled before others get a turn."""
+"""Partitions handled in one iteration of the loop."""
 
 _COUNT_PRODUCERS = 10.0
 """Seconds between two looks at how many producers all partitions remember."""
@@ -114,7 +114,7 @@ class Maintenance:
         return (partition for partition in self._replicas if partition.log.failure is None)
 
     async def _each_partition(self, work: Callable[[Partition], object]) -> None:
-        """A partition that fails is told of and passed over: those behind it have a right to their turn."""
+        """A partition that fails is logged and skipped, so that the others are handled."""
         for count, partition in enumerate(self._partitions(), 1):
             try:
                 work(partition)

@@ -1,20 +1,21 @@
-"""The request scheduler: requests that may wait a little, so that those who write and read records need not.
+"""The request scheduler: delays other requests a little, so that Produce and Fetch need not wait for them.
 
-One thread serves everybody in the order they come. When a thousand consumers join their groups in the same
-moment, or as many clients come back after a restart, a producer behind them would wait until all of them have
-been served. So whatever is neither Produce nor Fetch is answered at once only while there is little of it; in
-a crowd it waits here, in its order, and is served between the turns of the event loop: for as long as the
-rest of the loop took, so that half of the time goes to these requests however busy the broker is.
+One thread serves all clients in the order in which requests arrive. When a thousand consumers join their
+groups at the same moment, or as many clients reconnect after a restart, a producer behind them would wait
+until all of them have been served. So requests other than Produce and Fetch are answered at once only while
+there are few of them. Under load they are queued here, in order, and served in slices, one per iteration of
+the event loop. A slice takes as long as the rest of the iteration took, so that these requests get half of
+the time however busy the broker is.
 
-One request can be as much work as a crowd: it names 100,000 partitions, or its answer holds every topic. Such
-work is a generator that yields wherever it may be interrupted, every millisecond or two. It begins at once;
-what is not finished within its slice becomes a job, and jobs get half of the scheduler's time, in turn, a few
-at a time, so that their memory is bounded too. A job whose client has gone is dropped, unless it has to be
-done to the end (a Produce).
+One request can be as much work as a thousand: it names 100,000 partitions, or its answer holds every topic.
+Such work is a generator that yields wherever it may be interrupted, every millisecond or two. It begins at
+once; what is not finished within its slice becomes a job. Jobs get half of the scheduler's time, one step
+each in rotation, a few at a time, so that their memory is bounded too. A job whose client has disconnected
+is dropped, unless it has to be finished (a Produce).
 
-Timers of group members (sessions) run here too (`call_later`). When one is due, what has come in by then is
-read and served before it, so that a heartbeat that waits in the queue, or that came while the broker stood
-still, is in time.
+Timers of group members (sessions) run here too (`call_later`). When one expires, the requests that have
+arrived by then are read and served before it, so that a heartbeat that is queued, or that arrived while the
+loop was blocked, is in time.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from ottla.scheduler import Scheduler, Timer
 logger = logging.getLogger("ottla.request_scheduler")
 
 AT_ONCE = 0.002
-"""Seconds of work that are done at once in each window; also the least that is done between two turns."""
+"""Seconds of work that are done at once in each window; also the shortest slice of an iteration."""
 WINDOW = 0.01
-LONGEST_TURN = 0.05
-"""Seconds that the scheduler takes at most between two turns, however long the rest of the loop took."""
+LONGEST_SLICE = 0.05
+"""The longest slice in seconds, however long the rest of the iteration took."""
 LARGEST = 64 * 1024
 """A frame up to this is copied to wait, unless its request has kept it."""
 SMALL = 4 * 1024
 """A frame below this holds a request that takes little memory, whatever its answer is."""
 OPEN_JOBS = 2
-"""Jobs that are worked on in turn. The others wait, so that few hold much memory at a time."""
+"""Jobs that are worked on round-robin. The others wait, so that few hold much memory at a time."""
 _SECONDS_TO_FINISH = 1.0
 """A broker that stops gives its jobs this long."""
 
@@ -75,8 +76,8 @@ class RequestScheduler:
         self._later_jobs: deque[_Job[Any]] = deque()
         self._window = 0.0
         self._used = 0.0
-        self._turn_began = 0.0
-        self._comes_again = False
+        self._scheduled_at = 0.0
+        self._is_scheduled = False
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._jobs) + len(self._later_jobs)
@@ -152,7 +153,7 @@ class RequestScheduler:
 
     def _open(self, job: _Job[Any]) -> None:
         (self._jobs if len(self._jobs) < OPEN_JOBS else self._later_jobs).append(job)
-        self._come_again()
+        self._schedule()
 
     def _drop(self, job: _Job[Any]) -> None:
         if job in self._jobs:
@@ -177,7 +178,7 @@ class RequestScheduler:
         return timer
 
     def _read_first(self, timer: _Timer) -> None:
-        """Give the loop a turn to look at its sockets, and another to read what it found."""
+        """Give the loop one iteration to poll its sockets, and another to read from them."""
         self._loop.call_soon(self._loop.call_soon, self._in_time, timer)
 
     def _in_time(self, timer: _Timer) -> None:
@@ -190,16 +191,16 @@ class RequestScheduler:
 
     def _put(self, one: _Late | _Timer) -> None:
         self._waiting.append(one)
-        self._come_again()
+        self._schedule()
 
-    def _come_again(self) -> None:
-        if not self._comes_again:
-            self._comes_again = True
-            self._turn_began = self._now()
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._scheduled_at = self._now()
             self._loop.call_soon(self._serve)
 
     def finish(self) -> None:
-        """Serve all who wait: the broker is stopping. Jobs that take too long are given up."""
+        """Serve all queued requests: the broker is stopping. Jobs that take too long are abandoned."""
         while self._waiting:
             self._serve_next()
         end = self._now() + _SECONDS_TO_FINISH
@@ -211,14 +212,14 @@ class RequestScheduler:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all who wait: the broker is gone."""
+        """Forget all queued requests: the broker is gone."""
         self._waiting.clear()
         self._jobs.clear()
         self._later_jobs.clear()
 
     def _serve(self) -> None:
         began = now = self._now()
-        end = began + min(max(began - self._turn_began, AT_ONCE), LONGEST_TURN)
+        end = began + min(max(began - self._scheduled_at, AT_ONCE), LONGEST_SLICE)
         half = began + (end - began) / 2 if self._jobs else end
         while self._waiting and now < half:
             now = self._watched(self._serve_next(), now)
@@ -226,10 +227,10 @@ class RequestScheduler:
             now = self._watched(self._work_on_next(), now)
         while self._waiting and now < end:
             now = self._watched(self._serve_next(), now)
-        # Only now: what is served here may bring the next request, and its turn begins when this one ends.
-        self._comes_again = False
+        # Only now: a response may bring the next request, which belongs to the slice after this one.
+        self._is_scheduled = False
         if self._waiting or self._jobs:
-            self._come_again()
+            self._schedule()
 
     def _watched(self, request: Request | None, before: float) -> float:
         """The time, after something was done for `request`."""
@@ -248,7 +249,7 @@ class RequestScheduler:
         return one.request
 
     def _work_on_next(self) -> Request | None:
-        """One step of the job whose turn it is."""
+        """One step of the next job."""
         job = self._jobs.popleft()
         if job.step():
             self._open_next()
@@ -350,7 +351,7 @@ class _Late:
 
 
 class _Timer:
-    """Something that is due, unless it is cancelled before its turn."""
+    """A timer that has expired or will, unless it is cancelled before it runs."""
 
     __slots__ = ("_callback", "handle")
     request = None

@@ -35,8 +35,8 @@ _CRAWL_LONGEST = 300.0
 _SWEEP_SECONDS = 30.0
 _SWEEP_CONTENDED_SECONDS = 1.0
 _DRAIN_SECONDS = 2.0
-_ACCEPT_TURN = 64
-"""Clients accepted per turn of the loop, so that a storm of them does not stop those already served."""
+_ITERATION_ACCEPTS = 64
+"""Clients accepted per iteration of the loop, so that many new ones do not stop the connected ones."""
 
 Dispatch = Callable[[Connection, memoryview], Answer]
 
@@ -148,7 +148,7 @@ class Server:
             connection.drain()
 
     async def drain(self) -> None:
-        """Wait until all answers are out; who does not take his in time is cut off."""
+        """Wait until all responses are sent; a client that does not read its own in time is disconnected."""
         self.stop_reading()
         if self.connections:
             self._all_closed = asyncio.Event()
@@ -181,7 +181,7 @@ class Server:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        for _ in range(_ACCEPT_TURN):
+        for _ in range(_ITERATION_ACCEPTS):
             try:
                 sock, name = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -249,7 +249,7 @@ class Server:
         self._sweeper = self.loop.call_later(pause, self._sweep)
 
     def _sweep_soon(self) -> None:
-        """Somebody begins to wait for memory: look at those who hold it."""
+        """A connection begins to wait for memory: check the connections that hold it."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweep_later()

@@ -1,11 +1,11 @@
-"""The watchdog: notices when the event loop stood still, says whose request it was, and counts.
+"""The watchdog: notices when the event loop was blocked, names the request that blocked it, and counts.
 
-One thread serves everybody, so whatever keeps it busy keeps all clients waiting. Two things are looked at:
+One thread serves all clients, so whatever blocks it makes all clients wait. Two things are measured:
 
 - Each request, when it has been handled: one that kept the loop for more than `STALL_SECONDS` is logged with
   its API, its client and its size. That takes one reading of the clock for a request.
-- A beat, several times a second: one that comes too late, without a request that explains it, tells of a
-  stall that no request caused: housekeeping, another process, a machine that was suspended.
+- A timer, several times a second: when it fires too late and no request explains that, there was a stall
+  with another cause: housekeeping, another process, a machine that was suspended.
 
 `counts` is for figures about the broker. All stalls are counted, but only so many are logged:
 the lines go through the `ClientLog`, which has a limit for each client and one for all.

@@ -35,7 +35,7 @@ class Scope(Enum):
 
 
 class Mode(Enum):
-    """Whether a broker key can change while the broker runs, and for whom."""
+    """Whether a broker key can change while the broker runs, and for which brokers."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"

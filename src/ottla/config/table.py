@@ -1,6 +1,6 @@
 """The one table of configuration, from which the broker, its documentation and DescribeConfigs are made.
 
-`BROKER_KEYS`, `TOPIC_KEYS` and `GROUP_KEYS` map names to `ConfigKey`s. The rows stand in four files by whom
+`BROKER_KEYS`, `TOPIC_KEYS` and `GROUP_KEYS` map names to `ConfigKey`s. The rows are in four files, by what
 they configure; `docs` turns them into docs/configuration.md.
 """
 

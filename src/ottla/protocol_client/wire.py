@@ -62,7 +62,7 @@ class Patience:
         return self.deadline - time.monotonic()
 
     def pause(self, error: ApiError | BrokerUnreachable) -> None:
-        """Wait a little; raises `error` instead when it will not pass, or when the time is up."""
+        """Wait a little; raises `error` instead when it will not pass, or after the timeout."""
         if isinstance(error, ApiError) and not error.code.retriable:
             raise error
         if self.left <= 0:

@@ -1,1 +1,1 @@
-"""One partition as a replica: what it knows of its peers, and who waits for its offsets."""
+"""One partition as a replica: what it knows of its peers, and which requests wait for its offsets."""

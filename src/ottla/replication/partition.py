@@ -1,4 +1,4 @@
-"""A partition on this broker: its log, its place among the replicas, and those who wait for it.
+"""A partition on this broker: its log, its place among the replicas, and the requests that wait for it.
 
 The shell around `ReplicaState`: it appends to and reads from the log, tells the state what happened, and
 wakes the purgatory when the high watermark moves. Produce and fetch handlers talk to this object and to
@@ -179,7 +179,7 @@ class Partition:
     ) -> AppendInfo:
         """As `append`, for a client's batch, with the write in a thread and behind those that came before.
 
-        `check` is called when its turn has come. What it raises is raised here, and nothing is written.
+        `check` is called right before the write. What it raises is raised here, and nothing is written.
         """
         assert self._write_in_thread is not None
         async with self._turn:
@@ -246,7 +246,7 @@ class Partition:
             return
         if error := outcome.exception():
             # A failed fsync takes the log offline; a full disk only delays: the next append tries again, and
-            # those who wait now are told when their time is over.
+            # the requests that wait now time out.
             logger.error("%s-%d: flush failed: %s", self.topic, self.index, error)
             self._purgatory.notify(self)
             return

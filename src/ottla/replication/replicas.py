@@ -41,7 +41,7 @@ class Assignment(Protocol):
     def partition_epoch(self) -> int: ...
 
 
-class TopicPlan(Protocol):
+class TopicAssignment(Protocol):
     @property
     def name(self) -> str: ...
     @property
@@ -75,7 +75,7 @@ class Replicas:
         self._write_in_thread = write_in_thread
         self._disk = SlowDisk()
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._known: dict[str, TopicPlan] = {}
+        self._known: dict[str, TopicAssignment] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._partitions.values()))
@@ -121,7 +121,7 @@ class Replicas:
 
     # -- following the cluster image ----------------------------------------------------------------------
 
-    def prepare(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:
+    def prepare(self, topics: Iterable[TopicAssignment], config_of: ConfigOf) -> None:
         """Make the logs that `topics` need here. Blocks on the disk, so it runs in a thread."""
         for topic in topics:
             config = LogConfig.of(config_of(topic.name))
@@ -133,7 +133,7 @@ class Replicas:
                 except OSError as error:
                     logger.error("%s-%d has no log: %s", topic.name, index, error)
 
-    def adopt(self, topics: Iterable[TopicPlan], config_of: ConfigOf) -> None:
+    def adopt(self, topics: Iterable[TopicAssignment], config_of: ConfigOf) -> None:
         """Take the topics as the image has them now; their logs have been prepared."""
         for topic in topics:
             self._known[topic.name] = topic
@@ -164,7 +164,7 @@ class Replicas:
         """Let the writes that threads are doing end, and begin no other: the logs are about to be closed."""
         await _end_writes(self)
 
-    def set_strays_aside(self, topics: Mapping[str, TopicPlan]) -> list[str]:
+    def set_strays_aside(self, topics: Mapping[str, TopicAssignment]) -> list[str]:
         """Take out logs that no topic of the image claims, and keep their folders for a while. Blocks."""
         strays = []
         for (name, index), log in list(self._directory.logs.items()):
@@ -206,7 +206,7 @@ class Replicas:
                 partition.log.configure(config)
                 partition.min_insync_replicas = values["min.insync.replicas"]
 
-    def _assign(self, topic: TopicPlan, index: int, assignment: Assignment) -> None:
+    def _assign(self, topic: TopicAssignment, index: int, assignment: Assignment) -> None:
         partition = self._partitions.get((topic.name, index))
         if partition is None:
             log = self._directory.logs.get((topic.name, index))

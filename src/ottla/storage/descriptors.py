@@ -1,6 +1,6 @@
 """How the descriptors of a process are shared out: one half for log files, the other for clients.
 
-Both sides keep to their half, so that no crowd of clients can keep the log from opening its files, and no
+Both sides keep to their half, so that no number of clients can keep the log from opening its files, and no
 number of partitions can keep clients out. What is neither (the registry, the listener, a folder that is
 being synced) has some set aside. With fewer than `FEWEST` there is no way to share them out.
 """

@@ -276,7 +276,7 @@ class SegmentRow:
         return offset in self.snapshots.offsets
 
     def needs_no_snapshot(self, producers: ProducerStates) -> bool:
-        """Whether a start learns of the producers, of whom there are none, as fast without one."""
+        """True if a start is as fast without a snapshot: there are no producers and the scan is short."""
         return not len(producers) and self.segments[-1].has_no_index_entries()
 
     # -- removing ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a broker does by itself goes on whatever fails in between: chores, and following the cluster image."""
+"""Background tasks and the image follower continue after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much may wait to be opened, for whom, and in which order it is served."""
+"""How many batches may wait for inspection per client address, and in which order they are inspected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients make the broker keep is accounted for, and the idle make room when it is used up."""
+"""Memory that clients make the broker keep is counted, and idle entries are evicted when it is used up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection answers in order, reads no further than it can answer, and holds back nobody but itself."""
+"""A connection answers in order, reads no further than it can answer, and does not hold up others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker takes only data that it knows to be its own, for what no topic claims is deleted."""
+"""A broker opens only data that is known to be its own, because logs without a topic are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dispatch keeps requests that are handled at once from taking a whole turn of the loop for themselves."""
+"""Pipelined requests of one connection do not block the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.broker_metrics import BrokerMetrics
-from ottla.broker.connection import TURN_SECONDS, Connection
+from ottla.broker.connection import ITERATION_SECONDS, Connection
 from ottla.broker.dispatch import PRODUCE, Dispatcher, RequestContext
 from ottla.broker.request_scheduler import RequestScheduler
 from ottla.broker.watchdog import Watchdog
@@ -20,15 +20,19 @@ from unit.broker.test_connection import Host, until
 _REQUESTS = 30
 
 
-@pytest.mark.parametrize(("seconds", "turns"), [(0.0, 1), (TURN_SECONDS * 0.75, 15), (TURN_SECONDS * 2, 30)])
-def test_pipelined_requests_yield_the_loop_when_their_time_is_used_up(seconds: float, turns: int) -> None:
-    """A turn ends with the request that exceeds its time; what comes behind it waits for the next one."""
-    turn, time = 0, 0.0
+@pytest.mark.parametrize(
+    ("seconds", "iterations"), [(0.0, 1), (ITERATION_SECONDS * 0.75, 15), (ITERATION_SECONDS * 2, 30)]
+)
+def test_pipelined_requests_yield_the_loop_when_their_time_is_used_up(
+    seconds: float, iterations: int
+) -> None:
+    """The request that exceeds the time is the last of its iteration; the next one waits."""
+    iteration, time = 0, 0.0
     handled_in: list[int] = []
 
     def slow(broker: Any, request: ProduceRequest, context: RequestContext) -> ProduceResponse:
         nonlocal time
-        handled_in.append(turn)
+        handled_in.append(iteration)
         time += seconds
         return ProduceResponse()
 
@@ -36,8 +40,8 @@ def test_pipelined_requests_yield_the_loop_when_their_time_is_used_up(seconds: f
         loop = asyncio.get_running_loop()
 
         def count() -> None:
-            nonlocal turn
-            turn += 1
+            nonlocal iteration
+            iteration += 1
             counting[0] = loop.call_soon(count)
 
         watchdog = Watchdog(loop, lambda: time)
@@ -58,4 +62,4 @@ def test_pipelined_requests_yield_the_loop_when_their_time_is_used_up(seconds: f
         theirs.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
-    assert len(set(handled_in)) == turns
+    assert len(set(handled_in)) == iterations

@@ -1,4 +1,4 @@
-"""Sessions tell what changed, and notice a lost or doubled request."""
+"""Fetch sessions return what changed, and notice a lost or duplicate request."""
 
 from itertools import count
 

@@ -110,7 +110,7 @@ def test_a_batch_is_appended_after_it_was_opened_when_its_topic_is_still_there(
 def test_after_a_disconnect_only_batches_with_acks_0_are_inspected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A batch whose answer nobody waits for will be sent again; with acks=0 it will not."""
+    """A batch whose response was not received will be sent again; with acks=0 it will not."""
     inspections = _HeldInspections(monkeypatch)
     with ottla.testing.broker() as broker, RawClient(broker.bootstrap_servers) as client:
         _create(client)

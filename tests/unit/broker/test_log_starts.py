@@ -1,4 +1,4 @@
-"""DeleteRecords is answered when the log starts are on disk; whoever waits for that shares the writes."""
+"""DeleteRecords is answered when the log starts are on disk; waiting requests share the writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client asks about the cluster and for itself, answered as Apache Kafka 4.3.1 was seen to answer."""
+"""Metadata, DescribeCluster, DescribeTopicPartitions and InitProducerId, answered as by Kafka 4.3.1."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_the_rest_of_a_slow_request_is_appended_later(size: int, monkeypatch: py
     # Every request is too slow, and every slice is as short as it can be.
     monkeypatch.setattr(import_module("ottla.broker.handlers.produce"), "_AT_ONCE", -_FOREVER)
     monkeypatch.setattr(import_module("ottla.broker.request_scheduler"), "AT_ONCE", 1e-9)
-    monkeypatch.setattr(import_module("ottla.broker.request_scheduler"), "LONGEST_TURN", 1e-9)
+    monkeypatch.setattr(import_module("ottla.broker.request_scheduler"), "LONGEST_SLICE", 1e-9)
     values = [b"%d:" % n + bytes(size) for n in range(_PARTITIONS)]
     batches = [encode_batch([Record(0, 1_700_000_000_000, None, value, [])]) for value in values]
     entries = [PartitionProduceData(index=n, records=batch) for n, batch in enumerate(batches)]

@@ -1,4 +1,4 @@
-"""The request scheduler: at once while there is little to do, between the turns of the loop in a crowd."""
+"""The request scheduler: requests run at once while there are few, and in slices of the loop under load."""
 
 from __future__ import annotations
 

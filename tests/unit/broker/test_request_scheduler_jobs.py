@@ -1,4 +1,4 @@
-"""Long work in request scheduler: begun at once, gone on with in slices, and never in the way of others."""
+"""Long jobs in the request scheduler: begun at once, continued in slices, never blocking other requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.broker.connection import Refused
 from ottla.broker.request_scheduler import (
     AT_ONCE,
     LARGEST,
-    LONGEST_TURN,
+    LONGEST_SLICE,
     OPEN_JOBS,
     SMALL,
     WINDOW,
@@ -95,7 +95,7 @@ def test_a_slice_is_bounded_even_after_the_loop_was_blocked() -> None:
     loop.iterate()
     before = loop.time()
     loop.iterate(others=10.0)
-    assert loop.time() - before - 10.0 <= LONGEST_TURN + STEP
+    assert loop.time() - before - 10.0 <= LONGEST_SLICE + STEP
 
 
 def test_the_number_of_started_jobs_is_limited() -> None:

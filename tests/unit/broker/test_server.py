@@ -1,4 +1,4 @@
-"""The door: how a client's socket is set up before its first request is read."""
+"""How a client's socket is set up before its first request is read."""
 
 from __future__ import annotations
 

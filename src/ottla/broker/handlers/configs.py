@@ -71,7 +71,7 @@ _WORDS = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
 
 _PAUSE_AFTER = 200
 _CHANGES_AT_A_TIME = 200
-"""Written together; others have their turn in between."""
+"""Written together; other requests are served in between."""
 _TOO_MANY_TO_DESCRIBE = (
     "The answer would be larger than socket.request.max.bytes. Ask for fewer resources at a time."
 )

@@ -48,7 +48,7 @@ _BY_ID = 13
 _NAMES_THE_LEADER = 16
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-"""A client that gets one of these learns in the same answer who leads now (KIP-951)."""
+"""A client that gets one of these gets the current leader in the same response (KIP-951)."""
 
 
 _Later: TypeAlias = "Completion[FetchResponse | Steps[FetchResponse]]"

@@ -3,7 +3,7 @@
 ListOffsets takes a timestamp, or one of the negative numbers below for a place in the log. What it answers
 for "latest" is the end of what the asking consumer may see: the high watermark, or the last stable offset
 when it reads committed records only. There is no tiered storage, so the local log is the whole log.
-A search by time may be long, so it is done in turns with others or in a thread (`lookups`).
+A search by time may be long, so it is done in slices or in a thread (`lookups`).
 
 OffsetForLeaderEpoch tells where an epoch of a leader ended, by which a consumer or follower finds out that
 its log was cut behind its back (KIP-320).
@@ -129,7 +129,7 @@ class _Question:
             answer.leader_epoch = log.leader_epochs.epoch_for(log.log_start_offset)
 
     async def search(self, searches: list[_Search], response: ListOffsetsResponse) -> ListOffsetsResponse:
-        """Answer what needs one, partition by partition, with turns for others between them."""
+        """Answer what needs one, partition by partition, with other requests served in between."""
         for topic, wanted, answer in searches:
             try:
                 partition = self._partition(topic, wanted)

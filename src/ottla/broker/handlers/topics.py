@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 NAMED_TWICE = "Duplicate topic name."
 _AT_A_TIME = 100
-"""Topics, or partitions of new topics, that are changed together; others have their turn in between."""
+"""Topics, or partitions of new topics, that are changed together; other requests are served in between."""
 
 
 async def create_topics(

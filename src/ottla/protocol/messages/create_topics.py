@@ -49,7 +49,7 @@ class CreatableTopicResult(Struct):
     topic_id: bytes = uuid(versions="7+")
     error_code: int = int16()
     error_message: str | None = string(nullable="0+")
-    topic_config_error_code: int = int16(versions="5+", tag=0)  # why the configuration is not told
+    topic_config_error_code: int = int16(versions="5+", tag=0)  # why the configuration is not returned
     num_partitions: int = int32(-1, versions="5+")
     replication_factor: int = int16(-1, versions="5+")
     # Null only with an error.

@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group says that it lives, and is told whether the group rebalances.
+"""Heartbeat: a member of a classic group stays alive, and learns whether the group rebalances.
 
 Versions: 1 brought throttling, 3 the instance id of static members, 4 the flexible encoding.
 """

@@ -1,7 +1,7 @@
 """Produce: a client hands the leader of some partitions record batches to append.
 
 The records of a partition are batches as the producer made them; the broker never opens them on this path.
-With acks=0 there is no response at all, so a fault can only be told by closing the connection.
+With acks=0 there is no response at all, so an error can only be signalled by closing the connection.
 
 Versions: 3 brought magic-2 batches and the transactional id, 5 the log start offset in the response, 7
 zstd, 8 errors of single records, 9 the flexible encoding, 10 a hint at the new leader, 11 and 12 the

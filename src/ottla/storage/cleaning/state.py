@@ -1,4 +1,4 @@
-"""What is known of one log's cleaning: for the choice of the next log, and for people who ask."""
+"""What is known of one log's cleaning: for the choice of the next log, and for display."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CleaningState:
     bytes_to_read: int = 0
     uncleanable: str | None = None  # why it is left alone, until it is asked for or the broker restarts
     problem: str | None = None  # why the last attempt came to nothing, if it did
-    not_before: float = float("-inf")  # on the monotonic clock: after a failure others get their turn first
+    not_before: float = float("-inf")  # monotonic: after a failure other logs are compacted first
     asked_for: bool = False  # compact it now, whatever the ratio and the lag
     stopping: bool = False  # the log is about to be deleted: the pass ends at its next step
     passes: int = 0

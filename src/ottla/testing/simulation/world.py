@@ -103,7 +103,7 @@ class World:
 
     @property
     def trace(self) -> str:
-        """A digest of all deliveries so far: when, between whom, and what."""
+        """A digest of all deliveries so far: when, between which hosts, and what."""
         return self._digest.hexdigest()
 
     def _note_delivery(self, sender: Host, receiver: Host, data: bytes) -> None:
