@@ -85,6 +85,7 @@ def list_offsets(
         topics=[
             ListOffsetsTopicResponse(name=name, partitions=list(partitions.values()))
             for name, partitions in answers.items()
+            if partitions  # as Kafka, which groups the answers of partitions by topic
         ]
     )
     return question.search(searches, response) if searches else response
