@@ -35,6 +35,7 @@ REPLICATED_GAPS = b"gaps in replicated batches\n"
 
 TopicPartition = tuple[str, int]
 _BITS_OF_A_CHARACTER = 6
+_LIST_ID = "segmentsCheckpointId"
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -44,6 +45,8 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    if not data:
+        return {}  # Kafka makes the file before it has anything to write
     try:
         version, count, *rest = data.decode().splitlines()
         offsets = {}
@@ -67,6 +70,9 @@ class CheckpointSums:
     def note(self, name: str, data: bytes) -> None:
         """`data` is about to be the content of a file."""
         self._sums[name] = (*self._sums.get(name, ())[-1:], crc32c(data))
+
+    def forget(self, name: str) -> None:
+        self._sums.pop(name, None)
 
     def knows(self, name: str) -> bool:
         return name in self._sums
@@ -127,8 +133,20 @@ def decode_partition_metadata(data: bytes) -> bytes:
         raise CorruptCheckpoint(f"no topic id in {data!r}") from problem
 
 
-def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
-    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+def encode_clean_shutdown(broker_epoch: int, list_id: str) -> bytes:
+    """Kafka's marker of a clean stop, with a field of ours that Kafka ignores: which list it belongs to."""
+    content = {"version": 0, "brokerEpoch": broker_epoch, _LIST_ID: list_id}
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def decode_list_id(data: bytes) -> str | None:
+    """The list of segments that a marker of a clean stop belongs to; None when Ottla did not write it."""
+    try:
+        content = json.loads(data)
+    except ValueError:
+        return None
+    found = content.get(_LIST_ID) if isinstance(content, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def decode_properties(data: bytes) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Reads and writes the small files of a data folder: checkpoints of offsets, list of segments, ids.
+"""Reads and writes the small files of a data folder: checkpoints of offsets, ids.
 
 A checkpoint of offsets that is damaged or missing is reported and read as empty: a start then checks more of
 the logs. Kafka's format has no checksum, so the checksums stand in a file of their own (`checkpoint-sums`).
@@ -28,9 +28,6 @@ from ottla.storage.checkpoints import (
 )
 from ottla.storage.files import Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint
-from ottla.storage.segment_list import SEGMENTS, LogFiles
-from ottla.storage.segment_list import decode as decode_segments
-from ottla.storage.segment_list import encode as encode_segments
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +49,11 @@ class DirectoryCheckpoints:
     # -- offsets -------------------------------------------------------------------------------------
 
     def read_sums(self, *, are_current: bool) -> None:
-        """Read the checksums of the other files, which count only if they are `current`."""
+        """Read the checksums of the other files.
+
+        Where they are not `current`, because the power was lost or another program wrote the files, they do
+        not count now, and their file is removed so that they do not count at the next start either.
+        """
         self._sums_are_current = are_current
         try:
             self._sums = CheckpointSums.decode(self._disk.read(self._path / CHECKPOINT_SUMS))
@@ -60,13 +61,17 @@ class DirectoryCheckpoints:
             pass
         except CorruptCheckpoint as damage:
             logger.warning("%s is damaged (%s)", self._path / CHECKPOINT_SUMS, damage)
+        if not are_current:
+            self._disk.remove(self._path / CHECKPOINT_SUMS)
 
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
         """The offsets of a checkpoint; none when it is missing or damaged."""
         path = self._path / name
         try:
             data = self._disk.read(path)
-            if self._sums_are_current and not self._sums.fits(name, data):
+            if not self._sums_are_current:
+                self._sums.forget(name)
+            elif not self._sums.fits(name, data):
                 raise CorruptCheckpoint("its checksum is wrong")
             offsets = decode_offsets(data)
             self._written[name] = data
@@ -88,29 +93,6 @@ class DirectoryCheckpoints:
                 self._disk.replace(self._path / CHECKPOINT_SUMS, self._sums.encode(), sync=False)
                 self._disk.replace(self._path / name, data, sync=True)
                 self._written[name] = data
-
-    # -- segments ------------------------------------------------------------------------------------
-
-    def read_segments(self, *, is_expected: bool) -> dict[TopicPartition, LogFiles]:
-        """What the logs held when they were closed; empty when that is not known."""
-        path = self._path / SEGMENTS
-        try:
-            return decode_segments(self._disk.read(path))
-        except FileNotFoundError:
-            if is_expected:
-                logger.warning("%s is missing; a missing segment may go unnoticed", path)
-        except CorruptCheckpoint as damage:
-            logger.warning("%s is damaged (%s); going without it", path, damage)
-        return {}
-
-    def write_segments(self, logs: Mapping[TopicPartition, LogFiles]) -> None:
-        self._disk.replace(self._path / SEGMENTS, encode_segments(logs), sync=True)
-
-    def remove_segments(self) -> None:
-        """Remove the list. A loss of power must not bring it back: it would be believed about logs that have
-        changed since."""
-        self._disk.remove(self._path / SEGMENTS)
-        self._disk.sync_folder(self._path)
 
     # -- ids -----------------------------------------------------------------------------------------
 

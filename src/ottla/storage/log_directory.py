@@ -21,7 +21,6 @@ from ottla.clock import Clock
 from ottla.metrics import SharedHistogram
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.checkpoints import (
-    CLEAN_SHUTDOWN,
     CLEANED_OFFSETS,
     COMPACTED,
     HIGH_WATERMARKS,
@@ -31,9 +30,9 @@ from ottla.storage.checkpoints import (
     RECOVERY_POINTS,
     TopicPartition,
     differs_by_damage,
-    encode_clean_shutdown,
 )
 from ottla.storage.clean_open import open_as_closed
+from ottla.storage.clean_stop import CleanStop
 from ottla.storage.closing import close_logs
 from ottla.storage.descriptors import descriptors_for_files
 from ottla.storage.directory_checkpoints import NO_TOPIC_ID, DirectoryCheckpoints
@@ -87,7 +86,6 @@ class LogDirectory:
         self.logs: dict[TopicPartition, Log] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}  # as they were checkpointed, for `open`
         self.cleaned_offsets: dict[TopicPartition, int] = {}  # up to where each log is compacted
-        self.was_clean = False
         self._power_lost = False
         self._disk = disk
         self._clock = clock
@@ -98,7 +96,7 @@ class LogDirectory:
         self._strays = PendingDeletions(disk)
         self._checkpoints = DirectoryCheckpoints(path, disk)
         self._marks: Mapping[TopicPartition, int] = {}  # high watermarks, as they were written last
-        self._closed_as: dict[TopicPartition, LogFiles] = {}  # while the folder is open: of offline logs
+        self._clean_stop = CleanStop(path, disk)
 
     # -- open and close ------------------------------------------------------------------------------
 
@@ -117,19 +115,14 @@ class LogDirectory:
                 f"({held.holder or 'unknown process'}); stop it or choose another folder"
             ) from held
         names = self._disk.list(self.path)
-        self.was_clean = CLEAN_SHUTDOWN in names
-        if self.was_clean:
-            # From here on a crash is a crash.
-            self._disk.remove(self.path / CLEAN_SHUTDOWN)
-            self._disk.sync_folder(self.path)
+        self._clean_stop.begin(names)
         boot_id = self._disk.boot_id()
         last_boot_id = self._checkpoints.read_boot_id()
         self._power_lost = not boot_id or last_boot_id != boot_id
         if note_boot:
             self.note_boot()
-        self._closed_as = self._checkpoints.read_segments(is_expected=self.was_clean)
         # After a loss of power the sums may be older or newer than the files.
-        self._checkpoints.read_sums(are_current=not self._power_lost)
+        self._checkpoints.read_sums(are_current=self._clean_stop.is_ours and not self._power_lost)
         recovery_points = self._checkpoints.read_offsets(RECOVERY_POINTS)
         log_starts = self._checkpoints.read_offsets(LOG_STARTS)
         self.cleaned_offsets = self._checkpoints.read_offsets(CLEANED_OFFSETS)
@@ -148,8 +141,8 @@ class LogDirectory:
             if match is None:
                 continue
             key = match["topic"], int(match["partition"])
-            if self.was_clean and key in self._closed_as:
-                report = self._open_as_closed(key, folder, self._closed_as[key])
+            if self.was_clean and key in self._clean_stop.logs:
+                report = self._open_as_closed(key, folder, self._clean_stop.logs[key])
                 if report is not None:
                     reports.append(report)
                     continue
@@ -164,7 +157,7 @@ class LogDirectory:
             reports.append(
                 self._load(key, folder, recovery_point=recovery_points.get(key, 0), log_start_offset=start)
             )
-        self._write_segments()
+        self._clean_stop.opened({key for key, log in self.logs.items() if log.failure is not None})
         self._lower_high_watermarks()
         if not recovery_points.keys() | log_starts.keys() <= self.logs.keys():
             self._forget_offsets({k: v for k, v in recovery_points.items() if v})
@@ -203,6 +196,11 @@ class LogDirectory:
             self.checkpoint_log_starts()
         except OSError as problem:
             logger.error("%s: cannot write the checkpoints: %s", self.path, problem)
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the folder was left by a clean stop."""
+        return self._clean_stop.was_clean
 
     @property
     def may_have_lost(self) -> bool:
@@ -251,7 +249,7 @@ class LogDirectory:
             high_watermark=self.high_watermarks.get(key, 0),
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
-            closed_as=self._closed_as.get(key),
+            closed_as=self._clean_stop.logs.get(key),
         ).load()
         for path in loaded.deleted_files:
             self._pending_deletions.add(path)
@@ -332,31 +330,11 @@ class LogDirectory:
         if all(outcomes.values()):
             try:
                 self.checkpoint(high_watermarks)
-                self._note_segments(outcomes)
-                self._disk.replace(self.path / CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch), sync=True)
+                closed = {key: log.files() for key, log in self.logs.items()}
+                self._clean_stop.finish(closed, broker_epoch)
             except OSError as problem:
                 logger.error("%s: the next start will scan the logs: %s", self.path, problem)
         self._release()
-
-    def _note_segments(self, outcomes: Mapping[Log, bool]) -> None:
-        """Write down what the logs hold now that they are closed; of offline ones what is known stays."""
-        for key, log in self.logs.items():
-            if outcomes[log]:
-                self._closed_as[key] = log.files()
-        self._checkpoints.write_segments(self._closed_as)
-
-    def _write_segments(self) -> None:
-        """The logs that are used from now on will not be any more what they were when they were closed."""
-        offline = {
-            key: closed_as
-            for key, closed_as in self._closed_as.items()
-            if key in self.logs and self.logs[key].failure is not None
-        }
-        self._closed_as = offline
-        if offline:
-            self._checkpoints.write_segments(offline)
-        else:
-            self._checkpoints.remove_segments()
 
     def abandon(self) -> None:
         """Let go of everything as it is, as a crash would."""

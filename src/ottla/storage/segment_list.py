@@ -9,7 +9,8 @@ a start needs to know, and no file of the log has to be read before it is used (
 What a log holds changes as soon as it is used, so a start that has compared removes the list, except for the
 entries of logs that were found damaged: those are not used, and the next start must find them damaged again.
 
-The file carries its own checksum. Without it, as after a crash, a start has less to compare with.
+The file carries its own checksum, and an id that ties it to the clean stop that wrote it (`clean_stop`).
+Without it, as after a crash, a start has less to compare with.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ottla.storage.checkpoints import TopicPartition, decode_topic_id, encode_to
 from ottla.storage.leader_epochs import CorruptCheckpoint
 
 SEGMENTS = "segments-checkpoint"
-_VERSION = 1
+_VERSION = 2
 _UNKNOWN = ""
 
 
@@ -51,8 +52,8 @@ class LogFiles(NamedTuple):
     segments: tuple[SegmentFiles, ...]
 
 
-def encode(logs: Mapping[TopicPartition, LogFiles]) -> bytes:
-    lines = []
+def encode(list_id: str, logs: Mapping[TopicPartition, LogFiles]) -> bytes:
+    lines = [f"{list_id}\n"]
     for (topic, partition), log in logs.items():
         epochs = ",".join([f"{epoch}:{start}" for epoch, start in log.epochs]) or "-"
         segments = " ".join([_encode_segment(segment) for segment in log.segments])
@@ -70,8 +71,8 @@ def _encode_segment(segment: SegmentFiles) -> str:
     return f"{base}:{size}:{index_size}:{time_index_size}:{newest}:{offset}"
 
 
-def decode(data: bytes) -> dict[TopicPartition, LogFiles]:
-    """The logs in the file. CorruptCheckpoint when it is damaged."""
+def decode(data: bytes) -> tuple[str, dict[TopicPartition, LogFiles]]:
+    """The id of the list and the logs in it. CorruptCheckpoint when it is damaged."""
     topic_id_of = cache(decode_topic_id)  # the partitions of a topic share it
     try:
         version, crc, body = data.split(b"\n", 2)
@@ -80,7 +81,8 @@ def decode(data: bytes) -> dict[TopicPartition, LogFiles]:
         if crc32c(body) != int(crc):
             raise CorruptCheckpoint("wrong CRC")
         logs = {}
-        for line in body.decode().splitlines():
+        list_id, *lines = body.decode().splitlines()
+        for line in lines:
             topic, partition, topic_id, start, end, snapshot, epochs_file, epochs, *segments = line.split()
             logs[topic, int(partition)] = LogFiles(
                 topic_id_of(topic_id),
@@ -93,7 +95,7 @@ def decode(data: bytes) -> dict[TopicPartition, LogFiles]:
             )
     except (ValueError, TypeError) as problem:
         raise CorruptCheckpoint(str(problem)) from problem
-    return logs
+    return list_id, logs
 
 
 def _decode_epochs(text: str) -> tuple[tuple[int, int], ...]:

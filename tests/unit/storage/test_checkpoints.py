@@ -13,9 +13,11 @@ def test_offset_checkpoints_are_kafkas() -> None:
     assert checkpoints.decode_offsets(data) == offsets
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"0\n1\n", b"2\n0\n", b"0\n1\nt 0\n", b"0\n1\nt x 5\n", b"0\n2\nt 0 5\n"]
-)
+def test_an_empty_file_is_a_checkpoint_without_offsets_as_kafka_makes_it() -> None:
+    assert checkpoints.decode_offsets(b"") == {}
+
+
+@pytest.mark.parametrize("data", [b"0\n1\n", b"2\n0\n", b"0\n1\nt 0\n", b"0\n1\nt x 5\n", b"0\n2\nt 0 5\n"])
 def test_a_damaged_offset_checkpoint_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
         checkpoints.decode_offsets(data)

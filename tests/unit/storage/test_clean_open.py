@@ -140,7 +140,7 @@ def test_the_list_of_files_round_trips() -> None:
         ("a.b-c", 3): LogFiles(bytes(range(16)), 5, 40, True, True, ((0, 5), (3, 9)), segments),
         ("empty", 0): LogFiles(bytes(16), 0, 0, False, False, (), segments[1:]),
     }
-    assert decode(encode(logs)) == logs
+    assert decode(encode("an-id", logs)) == ("an-id", logs)
 
 
 @pytest.mark.parametrize("with_list", [True, False])

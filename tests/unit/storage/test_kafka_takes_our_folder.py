@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from ottla.storage.checkpoints import decode_partition_metadata
 from ottla.storage.files import RealDisk
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
-from unit.storage.logs import from_producer, read_all
+from unit.storage.logs import batch, from_producer, read_all
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from bench.peers.kafka import kafka_peer
@@ -32,6 +34,21 @@ def value(number: int) -> bytes:
     return b"%06d" % number + b"." * 1000
 
 
+@contextmanager
+def our_turn(node: Path) -> Iterator[LogDirectory]:
+    """Ottla in the folder of a node, without the log of Kafka's controller, which is not a topic."""
+    metadata, elsewhere = node / "__cluster_metadata-0", node.parent / "metadata"
+    metadata.rename(elsewhere)
+    config = LogConfig(segment_bytes=SEGMENT)
+    directory = LogDirectory(node, RealDisk(), SystemClock(), config_for=lambda _: config)
+    reports = directory.open()
+    assert directory.was_clean
+    assert [str(report) for report in reports if report.is_remarkable] == []
+    yield directory
+    directory.close({key: log.end_offset for key, log in directory.logs.items()})
+    elsewhere.rename(metadata)
+
+
 def create_topic(bootstrap: str, name: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -41,9 +58,9 @@ def create_topic(bootstrap: str, name: str) -> None:
         future.result(PATIENCE)
 
 
-def produce(bootstrap: str, topic: str) -> None:
+def produce(bootstrap: str, topic: str, first: int = 0) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    for number in range(COUNT):
+    for number in range(first, first + COUNT):
         producer.produce(topic, value(number), key=b"k")
         producer.poll(0)
     assert producer.flush(PATIENCE) == 0
@@ -104,3 +121,33 @@ def test_a_data_folder_can_move_from_kafka_to_ottla_and_back(tmp_path: Path) -> 
         assert consume(peer.bootstrap, "written-by-kafka") == [value(number) for number in range(COUNT)]
         sealed = [name for name in made if name.startswith("0" * 20)]
         assert {name: (folder / name).stat().st_mtime_ns for name in sealed} == {n: made[n] for n in sealed}
+
+
+def test_kafka_and_ottla_append_in_turns_to_the_logs_of_one_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = "shared"
+    node = tmp_path / "node-1"
+    with kafka_peer(data=tmp_path) as peer:
+        create_topic(peer.bootstrap, topic)
+        produce(peer.bootstrap, topic)
+    with our_turn(node) as directory:
+        log = directory.logs[topic, 0]
+        epoch = log.leader_epochs.latest
+        segments = log.segment_count
+        for number in range(COUNT, 2 * COUNT):
+            log.append(batch(value=value(number), timestamp=int(time.time() * 1000)), epoch)
+        assert log.segment_count > segments
+        active = log.segments[-1].base_offset
+    with kafka_peer(data=tmp_path) as peer:
+        assert consume(peer.bootstrap, topic) == [value(number) for number in range(2 * COUNT)]
+        produce(peer.bootstrap, topic, first=2 * COUNT)
+    assert max(int(path.stem) for path in (node / f"{topic}-0").glob("*.log")) > active, "Kafka has sealed it"
+    with our_turn(node) as directory:
+        log = directory.logs[topic, 0]
+        assert [record.value for record in read_all(log, max_bytes=1 << 20)] == [
+            value(number) for number in range(3 * COUNT)
+        ]
+        assert log.leader_epochs.latest > epoch
+    assert "segments-checkpoint is ignored" in caplog.text
+    assert "damaged" not in caplog.text
