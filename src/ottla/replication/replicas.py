@@ -122,16 +122,24 @@ class Replicas:
     # -- following the cluster image ----------------------------------------------------------------------
 
     def prepare(self, topics: Iterable[TopicAssignment], config_of: ConfigOf) -> None:
-        """Make the logs that `topics` need here. Blocks on the disk, so it runs in a thread."""
+        """Make the logs that `topics` need here. Blocks on the disk, so it runs in a thread.
+
+        What a crash left in a log without a flush that its topic asks for (`flush.messages`) is flushed now:
+        no client may be told of it before.
+        """
         for topic in topics:
             config = LogConfig.of(config_of(topic.name))
             for index, assignment in enumerate(topic.partitions):
                 if self._local_id not in assignment.replicas:
                     continue
                 try:
-                    self._directory.create(topic.name, index, topic.id, config)
+                    log = self._directory.create(topic.name, index, topic.id, config)
+                    if (topic.name, index) not in self._partitions and log.flush_due():
+                        log.flush()
                 except OSError as error:
                     logger.error("%s-%d has no log: %s", topic.name, index, error)
+                except ApiError as error:
+                    logger.error("%s-%d: flush failed: %s", topic.name, index, error.message)
 
     def adopt(self, topics: Iterable[TopicAssignment], config_of: ConfigOf) -> None:
         """Take the topics as the image has them now; their logs have been prepared."""
@@ -237,4 +245,8 @@ class Replicas:
 
     def _first_state(self, log: Log) -> ReplicaState:
         known = self._directory.high_watermarks.get((log.topic, log.partition), log.log_start_offset)
-        return ReplicaState(self._local_id, log.end_offset, max(known, log.log_start_offset))
+        mark, end = max(known, log.log_start_offset), log.end_offset
+        if end - log.recovery_point >= log.config.flush_messages:
+            # The flush failed (see `prepare`). The rest counts when a later one succeeds.
+            end = max(log.recovery_point, min(mark, end))
+        return ReplicaState(self._local_id, end, mark)

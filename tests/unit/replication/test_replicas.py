@@ -1,0 +1,126 @@
+"""Partitions as a broker opens them, with what a crash has left in their logs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ottla.clock import SystemClock
+from ottla.config.values import BrokerConfig, topic_config
+from ottla.protocol.records import Record, encode_batch
+from ottla.replication.partition import Partition
+from ottla.replication.purgatory import Purgatory
+from ottla.replication.replicas import Replicas
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_directory import LogDirectory
+from ottla.testing.disk import FaultyDisk, MemoryDisk
+
+DATA = Path("/data")
+TOPIC_ID = bytes(range(16))
+
+
+@dataclass(frozen=True)
+class _Assigned:
+    leader: int = 1
+    leader_epoch: int = 0
+    replicas: tuple[int, ...] = (1,)
+    isr: tuple[int, ...] = (1,)
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True)
+class _Topic:
+    name: str = "t"
+    id: bytes = TOPIC_ID
+    partitions: tuple[_Assigned, ...] = field(default=(_Assigned(),))
+
+
+def batch(producer_id: int = 7) -> memoryview:
+    records = [Record(0, 1_700_000_000_000, None, b"x", [])]
+    return memoryview(
+        bytearray(encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=0))
+    )
+
+
+def leave_unflushed_records(disk: MemoryDisk) -> None:
+    """What kill -9 leaves after a write and before its flush."""
+    directory = LogDirectory(DATA, disk, SystemClock())
+    directory.open()
+    log = directory.create("t", 0, TOPIC_ID, LogConfig())
+    log.append(batch(), 0)
+    assert (log.end_offset, log.recovery_point) == (1, 0)
+    directory.abandon()
+
+
+def on_a_loop(test: Callable[[Replicas], None], disk: MemoryDisk | FaultyDisk) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        directory = LogDirectory(DATA, disk, SystemClock())
+        directory.open()
+        with ThreadPoolExecutor(1) as threads:
+            in_thread = partial(loop.run_in_executor, threads)
+            test(Replicas(1, directory, Purgatory(loop), in_thread))
+        directory.abandon()
+
+    asyncio.run(run())
+
+
+def opened(replicas: Replicas, flush_messages: int) -> Partition:
+    values = topic_config(BrokerConfig.load(), {"flush.messages": str(flush_messages)})
+    replicas.prepare([_Topic()], lambda _: values)
+    replicas.adopt([_Topic()], lambda _: values)
+    return replicas.leader("t", 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_that_a_crash_left_unflushed_survive_a_loss_of_power_once_clients_are_told_of_them(
+    seed: int,
+) -> None:
+    disk = MemoryDisk()
+    leave_unflushed_records(disk)
+
+    def test(replicas: Replicas) -> None:
+        partition = opened(replicas, flush_messages=1)
+        again = partition.append(batch())
+        assert again.duplicate and partition.acknowledged(1, all_replicas=True)
+
+    on_a_loop(test, disk)
+    disk.lose_power(Random(seed))
+    directory = LogDirectory(DATA, disk, SystemClock())
+    directory.open()
+    assert directory.logs["t", 0].end_offset == 1
+
+
+def test_records_that_a_crash_left_do_not_count_while_they_cannot_be_flushed() -> None:
+    memory = MemoryDisk()
+    leave_unflushed_records(memory)
+    disk = FaultyDisk(memory)
+
+    def test(replicas: Replicas) -> None:
+        disk.fail("open", errno.EMFILE)
+        partition = opened(replicas, flush_messages=1)
+        assert partition.log.failure is None and partition.log.end_offset == 1
+        assert not partition.acknowledged(1, all_replicas=False)
+        assert partition.high_watermark == 0
+
+    on_a_loop(test, disk)
+
+
+def test_records_that_a_crash_left_count_at_once_in_a_topic_without_flushes() -> None:
+    disk = MemoryDisk()
+    leave_unflushed_records(disk)
+
+    def test(replicas: Replicas) -> None:
+        partition = opened(replicas, flush_messages=2**63 - 1)
+        assert partition.high_watermark == 1
+        assert partition.log.recovery_point == 0
+
+    on_a_loop(test, disk)
