@@ -517,7 +517,7 @@ class Log:
     def apply_retention(self, high_watermark: int) -> list[SegmentInfo]:
         """Delete the segments that retention allows; returns them. Files go after file.delete.delay.ms."""
         self._check_online()
-        if self.swapping or self._slow is not None:
+        if self.swapping:
             return []
         with self._guard("delete old segments"):
             now_ms = self._clock.now_ms()
@@ -530,6 +530,8 @@ class Log:
                 high_watermark=high_watermark,
                 now_ms=now_ms,
             )
+            if self._slow is not None:
+                count = min(count, len(infos) - 1)  # its bytes are being written to the active segment
             if count == 0:
                 return []
             with self._lock:

@@ -48,6 +48,21 @@ def test_a_log_is_not_rolled_or_deleted_from_while_a_slow_append_writes() -> Non
     assert store.log.apply_retention(3)
 
 
+def test_retention_deletes_sealed_segments_while_a_slow_append_writes() -> None:
+    """On a disk that is always slow there is hardly a moment without one."""
+    store = Store(retention_ms=1)
+    store.log.append(batch(2), 0)
+    store.log.roll()
+    store.log.append(batch(2), 0)
+    store.clock.advance(10_000)
+    slow = begun(store, batch(1))
+    assert [segment.base_offset for segment in store.log.apply_retention(4)] == [0]
+    assert store.log.log_start_offset == 2
+    slow.write()
+    assert store.log.finish_append(slow).first_offset == 4
+    assert store.crash().end_offset == 5
+
+
 def test_a_failed_slow_append_changes_nothing_and_its_offsets_are_reused() -> None:
     disk = FaultyDisk(MemoryDisk())
     store = Store(disk)
