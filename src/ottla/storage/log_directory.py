@@ -13,7 +13,6 @@ import errno
 import logging
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -40,12 +39,12 @@ from ottla.storage.files import Disk, Lock, LockHeld
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.loaded import Loaded
 from ottla.storage.log import Log
-from ottla.storage.log_config import DAY_MS, FOREVER, LogConfig
+from ottla.storage.log_config import FOREVER, LogConfig
 from ottla.storage.open_segments import OpenSegments
-from ottla.storage.pending_deletions import PendingDeletions
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery import Loader
 from ottla.storage.recovery_report import RecoveryReport
+from ottla.storage.removed_folders import RemovedFolders
 from ottla.storage.segment import Segment
 from ottla.storage.segment_list import LogFiles
 from ottla.storage.snapshots import Snapshots
@@ -53,12 +52,6 @@ from ottla.storage.snapshots import Snapshots
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
-_DELETE_SUFFIX = "-delete"
-_DELETED_FOLDER = re.compile(r".+-\d+\.[0-9a-f]{32}" + _DELETE_SUFFIX)
-_STRAY_SUFFIX = "-stray"
-_STRAY_FOLDER = re.compile(r".+-\d+\.(?P<since>[0-9a-f]{16})[0-9a-f]{16}" + _STRAY_SUFFIX)
-STRAY_DELAY_MS = 7 * DAY_MS
-"""How long the log of a topic that the cluster does not know is kept."""
 _LOG_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)(\..+)?")
 _NAMED_FILES = (PARTITION_METADATA, LEADER_EPOCHS, COMPACTED)
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
@@ -92,8 +85,7 @@ class LogDirectory:
         self._config_for = config_for or (lambda topic: LogConfig())
         self._open_segments = OpenSegments(max_open_files or descriptors_for_files())
         self._lock: Lock | None = None
-        self._pending_deletions = PendingDeletions(disk)
-        self._strays = PendingDeletions(disk)
+        self._removed_folders = RemovedFolders(path, disk, clock)
         self._checkpoints = DirectoryCheckpoints(path, disk)
         self._marks: Mapping[TopicPartition, int] = {}  # high watermarks, as they were written last
         self._clean_stop = CleanStop(path, disk)
@@ -131,14 +123,8 @@ class LogDirectory:
         reports = []
         for name in sorted(names):
             folder = self.path / name
-            if _DELETED_FOLDER.fullmatch(name):
-                self._pending_deletions.take_over(folder)
-                continue
-            if stray := _STRAY_FOLDER.fullmatch(name):
-                self._strays.add(folder, int(stray["since"], 16) + STRAY_DELAY_MS)
-                continue
             match = _PARTITION_FOLDER.fullmatch(name)
-            if match is None:
+            if self._removed_folders.found(name) or match is None:
                 continue
             key = match["topic"], int(match["partition"])
             if self.was_clean and key in self._clean_stop.logs:
@@ -252,7 +238,7 @@ class LogDirectory:
             closed_as=self._clean_stop.logs.get(key),
         ).load()
         for path in loaded.deleted_files:
-            self._pending_deletions.add(path)
+            self._removed_folders.found_file(path)
         try:
             topic_id = self._checkpoints.read_topic_id(folder)
         except OSError as problem:
@@ -402,15 +388,15 @@ class LogDirectory:
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> None:
         """Take partitions out. Folders are renamed at once and removed after file.delete.delay.ms. Blocks."""
-        self._take_out(partitions, self._delete_folder)
+        self._take_out(partitions, self._removed_folders.delete)
 
     def set_aside(self, partitions: Iterable[TopicPartition]) -> None:
         """Take out partitions that the cluster does not know. Blocks.
 
         Their topics may have been deleted while the broker was down, or the registry may be an old copy. So
-        the folders are kept under another name for `STRAY_DELAY_MS`, over restarts, also when space is short.
+        the folders are kept under another name for a week, over restarts, also when space is short.
         """
-        self._take_out(partitions, self._set_folder_aside)
+        self._take_out(partitions, self._removed_folders.set_aside)
 
     def _take_out(self, partitions: Iterable[TopicPartition], dispose: Callable[[Log], None]) -> None:
         were_cleaned = had_offsets = had_moved = had_marks = False
@@ -435,24 +421,6 @@ class LogDirectory:
         if had_marks:
             self._write_high_watermarks(self._marks)
 
-    def _delete_folder(self, log: Log) -> None:
-        due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
-        self._rename_folder(log, f".{uuid.uuid4().hex}{_DELETE_SUFFIX}", self._pending_deletions, due_ms)
-
-    def _set_folder_aside(self, log: Log) -> None:
-        now_ms = self._clock.now_ms()
-        suffix = f".{now_ms:016x}{uuid.uuid4().hex[:16]}{_STRAY_SUFFIX}"
-        self._rename_folder(log, suffix, self._strays, now_ms + STRAY_DELAY_MS)
-
-    def _rename_folder(self, log: Log, suffix: str, deletions: PendingDeletions, due_ms: int) -> None:
-        # A name too long for the file system would fail; Kafka cuts the topic as well.
-        target = self.path / (f"{log.topic[: 255 - len(suffix) - 12]}-{log.partition}{suffix}")
-        try:
-            deletions.rename(log.folder, target, due_ms, must=True)
-        except OSError as problem:
-            # Not to be removed later under this name, which a new topic may have by then.
-            logger.error("the log of %s stays until the next start: %s", log.name, problem)
-
     def delete_pending(self) -> int:
         """Remove files and folders of deleted segments and partitions whose delay is over. Blocks."""
         return self._delete_due(self._clock.now_ms())
@@ -466,8 +434,7 @@ class LogDirectory:
         and without a renamed file, was not deleted by us."""
         noted = self._note_log_starts()
         removed = sum(log.remove_deleted(due_ms) for log in list(self.logs.values()))
-        removed += self._pending_deletions.remove_due(due_ms)
-        removed += self._strays.remove_due(self._clock.now_ms())
+        removed += self._removed_folders.remove_due(due_ms)
         if not noted:
             self._note_log_starts()  # there may be space now
         return removed

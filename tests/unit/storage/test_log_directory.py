@@ -14,8 +14,9 @@ from ottla.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from ottla.storage.files import TEMPORARY_SUFFIX, RealDisk
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_directory import STRAY_DELAY_MS, DirectoryInUse, LogDirectory
+from ottla.storage.log_directory import DirectoryInUse, LogDirectory
 from ottla.storage.producer_state import ProducerStates
+from ottla.storage.removed_folders import STRAY_DELAY_MS
 from ottla.testing.disk import FaultyDisk, MemoryDisk
 from unit.storage.logs import ROOT, T0, TOPIC_ID, Store, batch, from_producer, offsets, values
 
