@@ -101,7 +101,7 @@ def every_step(work: Callable[[Steps], object]) -> Iterator[int]:
             return
 
 
-class _RenamesAsHdfs(pafs.FileSystemHandler):
+class _RenamesAsHdfs(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
     """A local file system whose rename refuses to replace a file."""
 
     def __init__(self) -> None:

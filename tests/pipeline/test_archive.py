@@ -59,7 +59,7 @@ def java() -> Java:
     return find_java()
 
 
-def test_it_is_made_once_and_found_afterwards(folder: Path, played: PlayedJava, java: Java) -> None:
+def test_an_archive_is_made_once_and_found_afterwards(folder: Path, played: PlayedJava, java: Java) -> None:
     assert archive.find(java) is None
     steps: list[str] = []
     first = archive.warm(steps.append, java)
@@ -73,7 +73,7 @@ def test_it_is_made_once_and_found_afterwards(folder: Path, played: PlayedJava, 
 
 
 @pytest.mark.parametrize("damage", ["a byte", "the end", "everything"])
-def test_a_damaged_one_is_removed_and_not_used(
+def test_a_damaged_archive_is_removed_and_not_used(
     folder: Path, played: PlayedJava, java: Java, damage: str
 ) -> None:
     path = archive.warm(java=java).path
@@ -86,7 +86,7 @@ def test_a_damaged_one_is_removed_and_not_used(
     assert archive.warm(java=java).made
 
 
-def test_one_of_another_java_or_another_spark_is_not_used(
+def test_an_archive_of_another_java_or_spark_is_not_used(
     folder: Path, played: PlayedJava, java: Java, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive.warm(java=java)
@@ -96,7 +96,7 @@ def test_one_of_another_java_or_another_spark_is_not_used(
     assert archive.find(java) is None
 
 
-def test_those_used_last_are_kept(folder: Path, played: PlayedJava, java: Java) -> None:
+def test_recently_used_archives_are_kept(folder: Path, played: PlayedJava, java: Java) -> None:
     versions = [Java(java.home, f"17.0.{n}", "PATH") for n in range(archive.KEPT + 1)]
     for age, version in enumerate(versions[:-1]):
         os.utime(archive.warm(java=version).path, (age, age))
@@ -105,7 +105,7 @@ def test_those_used_last_are_kept(folder: Path, played: PlayedJava, java: Java) 
     assert [archive.find(version) is not None for version in versions] == [True, False, True, True]
 
 
-def test_two_that_make_it_at_once_make_it_once(folder: Path, played: PlayedJava, java: Java) -> None:
+def test_concurrent_callers_make_one_archive(folder: Path, played: PlayedJava, java: Java) -> None:
     results: list[archive.Archive] = []
     makers = [threading.Thread(target=lambda: results.append(archive.warm(java=java))) for _ in range(4)]
     for maker in makers:
@@ -117,7 +117,7 @@ def test_two_that_make_it_at_once_make_it_once(folder: Path, played: PlayedJava,
     assert len({result.path for result in results}) == 1
 
 
-def test_what_a_killed_maker_left_is_cleared_by_the_next(
+def test_files_of_a_killed_process_are_removed_by_the_next(
     folder: Path, played: PlayedJava, java: Java
 ) -> None:
     (folder / "making-xyz").mkdir(parents=True)
@@ -127,13 +127,13 @@ def test_what_a_killed_maker_left_is_cleared_by_the_next(
     assert not (folder / "making-xyz").exists()
 
 
-def test_the_background_does_not_try_again_what_failed_but_warm_does(
+def test_a_failed_archive_is_retried_by_warm_but_not_in_the_background(
     folder: Path, played: PlayedJava, java: Java, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered: list[object] = []
-    monkeypatch.setattr(archive.atexit, "register", lambda *call: registered.append(call))
+    monkeypatch.setattr("atexit.register", lambda *call: registered.append(call))
     monkeypatch.setattr(archive, "_waiting_for_exit", [])
-    monkeypatch.setattr(archive.os, "nice", lambda step: 0)
+    monkeypatch.setattr("os.nice", lambda step: 0)
     played.fails = True
     archive.main()
     archive.make_at_exit(java)
@@ -149,7 +149,7 @@ def test_the_background_does_not_try_again_what_failed_but_warm_does(
 
 
 @pytest.mark.parametrize(("policy", "used", "made"), [("auto", True, 1), ("use", True, 0), ("off", False, 0)])
-def test_the_environment_says_whether_it_is_used_and_made(
+def test_an_environment_variable_controls_the_use_and_making_of_archives(
     folder: Path,
     played: PlayedJava,
     java: Java,
@@ -160,7 +160,7 @@ def test_the_environment_says_whether_it_is_used_and_made(
 ) -> None:
     archive.warm(java=java)
     registered: list[object] = []
-    monkeypatch.setattr(archive.atexit, "register", lambda *call: registered.append(call))
+    monkeypatch.setattr("atexit.register", lambda *call: registered.append(call))
     monkeypatch.setattr(archive, "_waiting_for_exit", [])
     monkeypatch.setenv("OTTLA_SPARK_ARCHIVE", policy)
     assert (archive.find(java) is not None) == used
@@ -194,7 +194,7 @@ def output_of(code: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["the machine's Java", "the wheel's Java"])
-def test_a_real_one_survives_kill_and_company_is_mapped_and_dropped_when_damaged(
+def test_a_real_archive_survives_a_kill_and_concurrency_and_is_dropped_when_damaged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     java = find_java({} if kind == "the wheel's Java" else None)
@@ -225,7 +225,7 @@ def test_a_real_one_survives_kill_and_company_is_mapped_and_dropped_when_damaged
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_first_program_leaves_a_process_that_makes_it(folder: Path, java: Java) -> None:
+def test_the_first_program_starts_a_process_that_makes_the_archive(folder: Path, java: Java) -> None:
     environment = {**os.environ, "OTTLA_SPARK_ARCHIVE": "auto"}
     code = "from ottla.pipeline.spark.session import spark_session\nspark_session('first', 'local[2]')"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)

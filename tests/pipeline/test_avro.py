@@ -95,7 +95,7 @@ def columns(rows: pa.Array) -> pa.Array:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROW, max_size=5))
-def test_what_fastavro_writes_is_read_and_written_again_byte_by_byte(rows: list[dict[str, Any]]) -> None:
+def test_data_of_fastavro_round_trips_byte_by_byte(rows: list[dict[str, Any]]) -> None:
     values = [avro(CLICK, row) for row in rows]
     found = decode_array(pa.array(values, pa.binary()), TEXT, "plain")
     for decoded, row in zip(found.to_pylist(), rows, strict=True):
@@ -175,7 +175,7 @@ def test_a_bad_value_becomes_a_marked_row_and_has_a_reason(value: bytes, framing
     assert reason in explain_avro(value, SMALL_TEXT, framing)
 
 
-def test_a_number_beyond_its_column_spoils_only_its_own_row() -> None:
+def test_an_out_of_range_number_affects_only_its_own_row() -> None:
     schema = {"type": "long", "logicalType": "timestamp-millis"}
     huge, fine = avro("long", 2**62), avro("long", 1)
     rows = decode_array(pa.array([huge, fine]), json.dumps(schema), "plain").to_pylist()
@@ -195,13 +195,13 @@ def test_random_bytes_never_raise() -> None:
     check()
 
 
-def test_what_cannot_be_written_names_the_field() -> None:
+def test_an_unwritable_value_is_an_error_that_names_the_field() -> None:
     rows = pa.array([{"id": None, "s": "x"}], pa.struct([("id", pa.int64()), ("s", pa.string())]))
     with pytest.raises(StageError, match="field id is null, which its schema does not allow"):
         encode_array(rows, SMALL_TEXT, "plain", 0)
 
 
-def test_a_row_that_cannot_be_written_is_told_with_the_record_it_came_from(spark: SparkSession) -> None:
+def test_an_unwritable_row_is_reported_with_its_source_record(spark: SparkSession) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
 
     @stage(topic("in", avro=schema), to=topic("out", avro=schema), name="copy")

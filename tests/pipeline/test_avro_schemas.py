@@ -58,7 +58,8 @@ def decoder(reader: Any, schemas: dict[int, Any]) -> Callable[..., list[Any]]:
     texts = tuple((number, json.dumps(each)) for number, each in schemas.items())
 
     def decode(*values: bytes | None) -> list[Any]:
-        rows = decode_array(pa.array(values, pa.binary()), json.dumps(reader), "confluent", texts).to_pylist()
+        array = decode_array(pa.array(values, pa.binary()), json.dumps(reader), "confluent", texts)
+        rows: list[Any] = array.to_pylist()
         for row, each in zip(rows, values, strict=True):
             if row is not None and row.pop("_ottla_corrupt"):
                 row.clear()
@@ -91,7 +92,7 @@ def test_fields_are_found_by_name_widened_and_filled_with_defaults() -> None:
     assert decode(old, value(7, READER, new), None, old) == [by_default, new, None, by_default]
 
 
-def test_what_cannot_be_resolved_is_a_bad_record_with_its_reason() -> None:
+def test_an_unresolvable_schema_makes_a_bad_record_with_a_reason() -> None:
     other = record(("id", "string"), name="User")
     nameless = record(("name", "string"))
     micros = record(("id", "long"), ("at", MICROS))

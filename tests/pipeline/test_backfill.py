@@ -42,7 +42,7 @@ def batches_in(path: Path) -> set[int]:
     return {row[0] for row in read(path)} if any(path.rglob("*.parquet")) else set()
 
 
-def test_only_the_rows_of_the_queries_go(tmp_path: Path) -> None:
+def test_only_rows_of_the_given_queries_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "lake"
     fill(path, MINE, OTHER)
     (path / "somebody.parquet").write_bytes((next(path.rglob("part-222*.parquet"))).read_bytes())
@@ -56,7 +56,7 @@ def test_only_the_rows_of_the_queries_go(tmp_path: Path) -> None:
     assert remove_rows(str(tmp_path / "nowhere"), [MINE.query_id]) == 0
 
 
-def test_compacted_files_go_if_nothing_else_wrote_and_are_refused_otherwise(tmp_path: Path) -> None:
+def test_compacted_files_are_removed_only_if_no_other_query_wrote_to_them(tmp_path: Path) -> None:
     alone_there, shared = tmp_path / "alone", tmp_path / "shared"
     fill(alone_there, MINE)
     fill(shared, MINE, OTHER)
@@ -71,7 +71,7 @@ def test_compacted_files_go_if_nothing_else_wrote_and_are_refused_otherwise(tmp_
     assert sorted(read(shared)) == before
 
 
-def test_a_removal_that_stops_anywhere_is_finished_by_the_next(tmp_path: Path) -> None:
+def test_an_interrupted_removal_is_finished_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "lake"
 
     def remove(steps: Steps) -> None:

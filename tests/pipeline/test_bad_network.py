@@ -53,7 +53,7 @@ def begin(network: Network, trouble: str) -> threading.Timer:
 
 
 @TROUBLES
-def test_a_reader_goes_on_where_it_was(far: InProcessBroker, trouble: str) -> None:
+def test_a_reader_continues_where_it_was(far: InProcessBroker, trouble: str) -> None:
     with Wire(far.direct_servers) as wire, Producer(wire, "t", batch_bytes=2_000) as out:
         for n in range(2_000):
             out.add(None, b"v%d" % n)
@@ -87,7 +87,7 @@ def test_a_writer_loses_nothing_and_writes_nothing_twice(far: InProcessBroker, t
     assert found == list(range(3_000))
 
 
-def test_a_network_that_stays_away_is_named(far: InProcessBroker) -> None:
+def test_a_permanent_network_failure_is_reported(far: InProcessBroker) -> None:
     with Wire(far.direct_servers) as wire, Producer(wire, "t") as out:
         out.add(None, b"v")
     far.network.cut()
@@ -97,7 +97,7 @@ def test_a_network_that_stays_away_is_named(far: InProcessBroker) -> None:
 
 
 @pytest.mark.slow
-def test_a_pipeline_over_a_network_that_comes_and_goes(
+def test_a_pipeline_loses_no_records_over_an_unstable_network(
     far: InProcessBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     runs = StageRuns(spark, far, tmp_path)

@@ -35,7 +35,7 @@ def values(runs: StageRuns, name: str) -> list[Any]:
     return [json.loads(each.value or b"null") for each in runs.records(name)]
 
 
-def test_a_stage_reads_a_topic_and_writes_another_and_goes_on_where_it_was(runs: StageRuns) -> None:
+def test_a_stage_continues_from_its_checkpoint(runs: StageRuns) -> None:
     source, target = runs.name("clicks", 2), runs.name("clean")
 
     @stage(topic(source, json=CLICK), to=topic(target, key="user"))
@@ -63,7 +63,9 @@ def test_a_stage_function_is_tested_as_a_function(spark: SparkSession) -> None:
     assert clean(frame).collect() == [(2, "B")]
 
 
-def test_source_is_there_for_the_function_and_never_written(runs: StageRuns, tmp_path: Path) -> None:
+def test_the_source_column_is_visible_to_the_function_and_never_written(
+    runs: StageRuns, tmp_path: Path
+) -> None:
     source, target = runs.name("clicks"), runs.name("out")
 
     @stage(
@@ -84,7 +86,7 @@ def test_source_is_there_for_the_function_and_never_written(runs: StageRuns, tmp
     assert sorted(runs.spark.read.parquet(str(tmp_path / "lake")).columns) == ["k", "place", "value"]
 
 
-def test_several_outputs_get_their_rows_of_one_batch(runs: StageRuns, tmp_path: Path) -> None:
+def test_several_outputs_get_the_rows_of_one_batch(runs: StageRuns, tmp_path: Path) -> None:
     source, odd, all_of_them = runs.name("n"), runs.name("odd"), runs.name("all")
 
     @stage(
@@ -144,7 +146,7 @@ def test_static_tables_are_paths_or_functions(runs: StageRuns, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("update", [("a", 3)]), ("complete", [("a", 3), ("b", 1)])])
-def test_counts_go_out_as_they_change_or_as_a_whole(
+def test_aggregates_are_written_in_update_or_complete_mode(
     runs: StageRuns, mode: str, expected: list[tuple[str, int]]
 ) -> None:
     source, target = runs.name(f"clicks.{mode}"), runs.name(f"counts.{mode}")
@@ -195,7 +197,7 @@ def test_headers_key_and_partition_come_from_columns(runs: StageRuns) -> None:
     assert got == [(1, b"4", b'{"v":"v"}', {"kind": b"test"}), (2, b"5", b'{"v":"v"}', {"kind": b"test"})]
 
 
-def test_a_pattern_reads_all_topics_like_it(runs: StageRuns) -> None:
+def test_a_pattern_reads_all_matching_topics(runs: StageRuns) -> None:
     one, other, target = runs.name("in.one"), runs.name("in.other"), runs.name("out")
 
     @stage(topic(pattern=rf"{runs.prefix}\.in\..*", string=True), to=topic(target))
@@ -211,7 +213,7 @@ def test_a_pattern_reads_all_topics_like_it(runs: StageRuns) -> None:
     ]
 
 
-def test_a_stage_that_was_reset_starts_where_it_was_told(runs: StageRuns) -> None:
+def test_a_reset_stage_starts_at_the_given_position(runs: StageRuns) -> None:
     source, target = runs.name("in"), runs.name("out")
 
     @stage(topic(source, string=True), to=topic(target, string=True))
@@ -366,7 +368,7 @@ IN = topic("clicks", json=CLICK)
         (stage(IN, table(lambda s: 1), to=topic("b")), lambda f, t: f, "gave int, not a DataFrame"),
     ],
 )
-def test_what_cannot_run_is_refused_before_it_runs(
+def test_an_invalid_stage_is_refused_before_it_runs(
     runs: StageRuns, declare: Any, function: Any, words: str
 ) -> None:
     def f(*frames: DataFrame) -> Any:
@@ -385,26 +387,26 @@ class TestShape:
         assert built.fingerprint.shape == shape_of(built.stage, built.frame)
         return shape_of(built.stage, built.frame)
 
-    def test_is_the_same_for_the_same_stage(self, runs: StageRuns) -> None:
+    def test_the_shape_is_the_same_for_the_same_stage(self, runs: StageRuns) -> None:
         assert self.shape(runs, counted) == self.shape(runs, counted)
         assert len(self.shape(runs, counted)["stateful"]) == 1
 
-    def test_of_state_does_not_know_names_of_results(self, runs: StageRuns) -> None:
+    def test_the_shape_of_state_ignores_result_names(self, runs: StageRuns) -> None:
         renamed = self.shape(runs, lambda frame: frame.groupBy("user").agg(F.count(F.lit(1)).alias("n")))
         assert renamed == self.shape(runs, counted)
 
-    def test_changes_with_what_state_depends_on(self, runs: StageRuns) -> None:
+    def test_the_shape_changes_with_what_state_depends_on(self, runs: StageRuns) -> None:
         before = self.shape(runs, counted)["stateful"]
         by_id = self.shape(runs, lambda frame: frame.groupBy("id").count())["stateful"]
         summed = self.shape(runs, lambda frame: frame.groupBy("user").agg(F.sum("id")))["stateful"]
         other_type = self.shape(runs, counted, "id long, user int")["stateful"]
         assert len({json.dumps(each) for each in (before, by_id, summed, other_type)}) == 4
 
-    def test_has_no_state_for_a_join_with_a_table(self, runs: StageRuns) -> None:
+    def test_a_join_with_a_table_has_no_state(self, runs: StageRuns) -> None:
         joined = self.shape(runs, lambda frame: frame.join(frame.sparkSession.range(3), "id"))
         assert joined["stateful"] == []
 
-    def test_knows_deduplication(self, runs: StageRuns) -> None:
+    def test_the_shape_includes_deduplication(self, runs: StageRuns) -> None:
         once = self.shape(runs, lambda frame: frame.dropDuplicates(["id"]))
         assert [each["operator"] for each in once["stateful"]] == ["Deduplicate [id]"]
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def give_spark_checkpoint(stage: StageFolder, batches: int = 3, committed: int =
             (root / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
-def test_a_stage_that_never_ran_has_nothing_and_makes_nothing(tmp_path: Path) -> None:
+def test_a_stage_that_never_ran_has_no_checkpoint_files(tmp_path: Path) -> None:
     stage = Checkpoints(tmp_path / "new").stage("clean")
     assert stage.query_id() is None
     assert stage.last_committed() is None
@@ -89,7 +90,7 @@ def test_offset_logs_with_named_sources_are_read_too(tmp_path: Path) -> None:
     assert stage.committed_offsets() == {"clicks": {"clicks": {"0": 5}}, "users": None}
 
 
-def test_a_commit_that_power_loss_emptied_does_not_count(tmp_path: Path) -> None:
+def test_a_commit_file_emptied_by_power_loss_is_ignored(tmp_path: Path) -> None:
     stage = Checkpoints(tmp_path).stage("clean")
     give_spark_checkpoint(stage)
     (Path(stage.spark_checkpoint) / "commits" / "2").write_bytes(b"")
@@ -106,7 +107,7 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path: Path) -> None:
         stage.last_committed()
 
 
-def test_what_a_real_query_leaves_is_understood(tmp_path: Path, spark: SparkSession) -> None:
+def test_the_checkpoint_of_a_real_query_is_read(tmp_path: Path, spark: SparkSession) -> None:
     stage = Checkpoints(tmp_path).stage("rates")
     query = (
         spark.readStream.format("rate-micro-batch")
@@ -118,7 +119,7 @@ def test_what_a_real_query_leaves_is_understood(tmp_path: Path, spark: SparkSess
     )
     try:
         deadline = time.monotonic() + 60
-        while (query.lastProgress or {}).get("batchId", 0) < 2:
+        while query.lastProgress is None or query.lastProgress.batchId < 2:
             assert time.monotonic() < deadline, query.exception()
             time.sleep(0.01)
     finally:
@@ -131,13 +132,13 @@ def test_what_a_real_query_leaves_is_understood(tmp_path: Path, spark: SparkSess
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a b"])
-def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_stage_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match="cannot name a stage"):
         Checkpoints(tmp_path).stage(name)
 
 
 @pytest.mark.parametrize("like_hdfs", [False, True])
-def test_a_small_file_is_old_or_new_wherever_the_writing_stops(tmp_path: Path, like_hdfs: bool) -> None:
+def test_an_interrupted_write_leaves_the_old_or_the_new_file(tmp_path: Path, like_hdfs: bool) -> None:
     def open_folder(steps: Steps) -> StageFolder:
         watched = folder(tmp_path, steps)
         return Checkpoints(hdfs_like(tmp_path, type(watched)) if like_hdfs else watched).stage("clean")
@@ -150,7 +151,7 @@ def test_a_small_file_is_old_or_new_wherever_the_writing_stops(tmp_path: Path, l
         assert plain.read_json("mark.json") == "old"
 
 
-def test_a_file_that_was_never_there_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_an_interrupted_first_write_leaves_a_whole_file_or_none(tmp_path: Path) -> None:
     for like_hdfs in (False, True):
 
         def write(steps: Steps, like_hdfs: bool = like_hdfs) -> None:
@@ -186,7 +187,7 @@ def test_a_reset_forgets_everything_and_says_where_to_start(tmp_path: Path) -> N
         stage.reset("yesterday")
 
 
-def test_a_reset_that_stops_anywhere_is_done_or_not_begun(tmp_path: Path) -> None:
+def test_an_interrupted_reset_is_complete_or_not_begun(tmp_path: Path) -> None:
     outcomes = set()
     plain = Checkpoints(tmp_path).stage("clean")
 
@@ -212,14 +213,15 @@ def test_a_reset_that_stops_anywhere_is_done_or_not_begun(tmp_path: Path) -> Non
     assert outcomes == {True, False}
 
 
-def test_a_reset_that_stopped_is_finished_before_spark_is_given_its_folder(tmp_path: Path) -> None:
-    for ask in (
+def test_an_interrupted_reset_is_finished_before_spark_starts(tmp_path: Path) -> None:
+    questions: list[Callable[[StageFolder], object]] = [
         lambda stage: stage.spark_checkpoint,
         lambda stage: stage.query_id(),
         lambda stage: stage.last_committed(),
         lambda stage: stage.write_json("x.json", 1),
         lambda stage: stage.check_fingerprint(Fingerprint(SHAPE)),
-    ):
+    ]
+    for ask in questions:
         plain = Checkpoints(tmp_path).stage("clean")
         give_spark_checkpoint(plain)
         (tmp_path / "clean/start.json").write_text('{"start": "earliest", "removing": true}')
@@ -228,7 +230,7 @@ def test_a_reset_that_stopped_is_finished_before_spark_is_given_its_folder(tmp_p
         assert not (tmp_path / "clean/spark").exists()
 
 
-def test_the_same_shape_goes_on_silently(tmp_path: Path) -> None:
+def test_an_unchanged_stage_continues_without_a_message(tmp_path: Path) -> None:
     stage = Checkpoints(tmp_path).stage("clean")
     give_spark_checkpoint(stage)
     assert stage.check_fingerprint(Fingerprint(SHAPE)) == []
@@ -239,7 +241,7 @@ def changed(**parts: Any) -> Fingerprint:
     return Fingerprint({**SHAPE, **parts})
 
 
-def test_harmless_changes_are_told_and_remembered(tmp_path: Path) -> None:
+def test_compatible_changes_are_reported_and_stored(tmp_path: Path) -> None:
     stage = Checkpoints(tmp_path).stage("clean")
     give_spark_checkpoint(stage)
     stage.check_fingerprint(Fingerprint(SHAPE))
@@ -288,7 +290,7 @@ def test_changes_that_a_checkpoint_cannot_follow_are_refused(
     assert stage.check_fingerprint(Fingerprint(SHAPE)) == [], "a refused shape was remembered"
 
 
-def test_another_mode_is_refused_only_where_there_is_state(tmp_path: Path) -> None:
+def test_a_changed_output_mode_is_refused_only_for_stages_with_state(tmp_path: Path) -> None:
     stage = Checkpoints(tmp_path).stage("clean")
     give_spark_checkpoint(stage)
     stage.check_fingerprint(Fingerprint(SHAPE))
@@ -300,13 +302,13 @@ def test_another_mode_is_refused_only_where_there_is_state(tmp_path: Path) -> No
         stage.check_fingerprint(changed(stateful=["count"], mode="complete"))
 
 
-def test_before_spark_has_begun_any_change_is_fine(tmp_path: Path) -> None:
+def test_any_change_is_allowed_before_the_first_batch(tmp_path: Path) -> None:
     stage = Checkpoints(tmp_path).stage("clean")
     stage.check_fingerprint(Fingerprint(SHAPE))
     assert stage.check_fingerprint(changed(stateful=["count"], inputs=[{"topic": "other"}])) == []
 
 
-def test_one_driver_runs_a_stage_until_it_ends_however_it_ends(tmp_path: Path) -> None:
+def test_a_stage_is_locked_by_one_driver_until_that_ends(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom ottla.pipeline.checkpoints import Checkpoints\n"
         "with Checkpoints(sys.argv[1]).stage('clean').lock():\n"
@@ -334,6 +336,6 @@ def test_one_driver_runs_a_stage_until_it_ends_however_it_ends(tmp_path: Path) -
         pass
 
 
-def test_over_a_url_without_locks_the_block_just_runs(tmp_path: Path) -> None:
+def test_a_checkpoint_url_without_locks_is_used_without_a_lock(tmp_path: Path) -> None:
     with Checkpoints(hdfs_like(tmp_path)).stage("clean").lock():
         assert list(tmp_path.iterdir()) == []

@@ -146,7 +146,7 @@ def test_help_names_the_commands_and_imports_no_spark() -> None:
         assert slow not in modules, slow
 
 
-def test_a_mistake_in_the_file_is_told_in_one_line(shop: Shop) -> None:
+def test_an_error_in_the_file_is_reported_in_one_line(shop: Shop) -> None:
     shop.write(PIPELINE.replace("def clean(records)", "def clean(records, more)"))
     result = shop("run", "--once")
     assert result.code == 2
@@ -157,30 +157,30 @@ def test_a_mistake_in_the_file_is_told_in_one_line(shop: Shop) -> None:
     assert "there is no file" in result.err
 
 
-def test_a_stage_that_is_not_there_is_told_with_the_nearest(shop: Shop) -> None:
+def test_an_unknown_stage_is_reported_with_a_similar_name(shop: Shop) -> None:
     result = shop("run", "--stage", "claen")
     assert result.code == 2
     assert "has no stage 'claen'; did you mean clean?" in result.err
 
 
-def test_settings_have_families(shop: Shop) -> None:
+def test_a_setting_outside_the_known_families_is_refused(shop: Shop) -> None:
     result = shop("run", "--set", "memory=1g")
     assert result.code == 2
     assert "--set memory" in result.err
 
 
-def test_an_address_for_prometheus_that_is_none_is_refused(shop: Shop) -> None:
+def test_an_invalid_prometheus_address_is_refused(shop: Shop) -> None:
     result = shop("run", "--metrics", "localhost")
     assert (result.code, "--metrics: 'localhost' is no port" in result.err) == (2, True)
 
 
-def test_no_broker_is_told_before_spark_is_started(shop: Shop) -> None:
+def test_an_unreachable_broker_is_reported_before_spark_starts(shop: Shop) -> None:
     result = shop("run", "--bootstrap", "127.0.0.1:1")
     assert result.code == 3
     assert "cannot reach the broker at 127.0.0.1:1" in result.err
 
 
-def test_with_once_a_missing_topic_is_told_before_spark_is_started(shop: Shop) -> None:
+def test_with_once_a_missing_topic_is_reported_before_spark_starts(shop: Shop) -> None:
     shop.write(PIPELINE.replace('"IN"', '"nowhere.to.be.seen"'))
     result = shop("run", "--once")
     assert result.code == 1
@@ -199,7 +199,7 @@ def test_a_pipeline_that_never_ran_has_a_status(shop: Shop) -> None:
     assert "The lag is not known: cannot reach the broker" in away.out
 
 
-def test_a_reset_shows_its_plan_and_does_nothing_unless_told(shop: Shop) -> None:
+def test_a_reset_shows_its_plan_and_requires_confirmation(shop: Shop) -> None:
     shop.produce(1, 2, 3)
     result = shop("reset", "clean", "--to", "latest")
     assert result.code == 0
@@ -225,7 +225,7 @@ def test_a_reset_shows_its_plan_and_does_nothing_unless_told(shop: Shop) -> None
     assert shop("reset", "nobody", "--to", "latest").code == 2
 
 
-def test_compacting_a_lake_that_is_not_there_says_so(shop: Shop) -> None:
+def test_compacting_a_missing_lake_is_an_error(shop: Shop) -> None:
     result = shop.ottla("pipeline", "compact", str(shop.folder / "lake"))
     assert result.code == 1
     assert "there is no lake" in result.err
@@ -234,7 +234,7 @@ def test_compacting_a_lake_that_is_not_there_says_so(shop: Shop) -> None:
 # With Spark
 
 
-def test_a_check_tells_what_stages_do_and_finds_what_is_wrong(shop: Shop) -> None:
+def test_check_describes_stages_and_reports_errors(shop: Shop) -> None:
     broken = """
 @stage(topic("not.there", json="id long"), to=topic("elsewhere"))
 def broken(records):
@@ -314,7 +314,7 @@ def test_a_terminal_shows_a_live_table_and_ctrl_c_stops_between_batches(shop: Sh
     assert (stages["clean"]["running"], stages["clean"]["phase"]) == (False, "stopped")
 
 
-def test_a_pipe_gets_plain_lines_and_sigterm_ends_the_run_well(
+def test_output_in_a_pipe_is_plain_and_sigterm_stops_cleanly(
     shop: Shop, ending: list[subprocess.Popen[bytes]]
 ) -> None:
     shop.produce(1)
@@ -367,7 +367,9 @@ def test_a_second_ctrl_c_stops_at_once(shop: Shop, ending: list[subprocess.Popen
     assert shop.status()["risky"]["batch"] is None
 
 
-def test_a_run_whose_spark_dies_says_so_and_ends(shop: Shop, ending: list[subprocess.Popen[bytes]]) -> None:
+def test_a_run_whose_spark_process_dies_reports_it_and_exits(
+    shop: Shop, ending: list[subprocess.Popen[bytes]]
+) -> None:
     shop.produce(1)
     process = shop.start("run", "--stage", "clean")
     ending.append(process)

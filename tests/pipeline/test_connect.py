@@ -134,7 +134,7 @@ def test_a_connect_session_reads_and_writes_topics_in_batches_and_streams(
     assert output.splitlines() == ["pyspark.sql.connect.session UTC", f"2000 {total}", "2000", "0"]
 
 
-def test_a_client_without_its_packages_is_told_what_to_install() -> None:
+def test_missing_packages_are_reported_with_what_to_install() -> None:
     code = (
         "from ottla.pipeline.spark.session import *\n"
         "try: spark_session('x', 'sc://127.0.0.1:1')\n"

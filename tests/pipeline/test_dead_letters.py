@@ -65,7 +65,7 @@ def ids(runs: StageRuns, target: str) -> list[int]:
     return [json.loads(each.value or b"")["id"] for each in runs.records(target)]
 
 
-def test_a_bad_record_is_told_in_full_and_the_batch_is_read_once(
+def test_a_dead_letter_describes_the_record_and_the_batch_is_read_once(
     runs: StageRuns, never_read_again: None
 ) -> None:
     source, target = runs.name("in"), runs.name("out")
@@ -91,7 +91,7 @@ def test_a_bad_record_is_told_in_full_and_the_batch_is_read_once(
     assert second.headers["ottla.reason"] == b"not UTF-8 text: byte 0xff at position 0"
 
 
-def test_a_bad_record_as_large_as_its_topic_takes_is_cut_and_the_stage_goes_on(runs: StageRuns) -> None:
+def test_a_dead_letter_above_the_topic_limit_is_truncated(runs: StageRuns) -> None:
     source, target = runs.name("in", None), runs.name("out")
     for name in (source, f"{runs.prefix}.copy.dead-letters"):
         runs.broker.create_topic(name, config={"max.message.bytes": 5_000})
@@ -106,7 +106,7 @@ def test_a_bad_record_as_large_as_its_topic_takes_is_cut_and_the_stage_goes_on(r
     assert letter.headers["ottla.cut"] == b"value cut to %d of 4900 bytes" % len(letter.value)
 
 
-def test_letters_for_sparks_connector_are_cut_to_what_its_producer_sends(spark: SparkSession) -> None:
+def test_dead_letters_for_sparks_connector_are_truncated_to_its_request_size(spark: SparkSession) -> None:
     headers = [("ottla.reason", bytearray(b"r" * 50))]
     rows = [(bytearray(b"k"), bytearray(b"v" * 3_000), headers), (None, bytearray(b"short"), headers)]
     types = "key binary, value binary, headers array<struct<key string, value binary>>"
@@ -148,7 +148,7 @@ def test_many_bad_records_are_found_by_reading_their_batch_again(
     assert sorted(ids(runs, target)) == list(range(0, 20, 2))
 
 
-def test_bad_records_of_every_topic_that_an_unanchored_pattern_takes_are_told(
+def test_bad_records_of_all_topics_of_an_unanchored_pattern_are_reported(
     runs: StageRuns, always_read_again: None
 ) -> None:
     one, other, target = runs.name("in"), runs.name("in-eu"), runs.name("out")
@@ -178,7 +178,7 @@ def test_a_batch_that_is_read_again_starts_where_the_stage_started(
     assert offsets(letters(runs, "copy")) == [1, 2, 3]
 
 
-def test_a_stage_that_starts_at_the_end_tells_nothing_of_what_was_before(
+def test_a_stage_that_starts_at_the_end_reports_no_earlier_bad_records(
     runs: StageRuns, always_read_again: None
 ) -> None:
     source, target = runs.name("in"), runs.name("out")
@@ -258,7 +258,7 @@ def test_each_input_of_a_join_has_its_own_bad_records(runs: StageRuns) -> None:
     assert found == {(left.encode(), b"0", b"bad left"), (right.encode(), b"1", b"bad right")}
 
 
-def test_an_input_that_is_used_twice_has_its_bad_records_told(runs: StageRuns) -> None:
+def test_bad_records_of_an_input_that_is_used_twice_are_reported(runs: StageRuns) -> None:
     source, target = runs.name("in"), runs.name("out")
 
     @stage(topic(source, json="id long"), to=topic(target))
@@ -281,7 +281,7 @@ def test_bad_records_can_be_dropped(runs: StageRuns, never_read_again: None) -> 
     assert query.lastProgress.observedMetrics["ottla.input.0"].bad == 1
 
 
-def test_a_stage_may_ask_to_fail_and_is_told_why(runs: StageRuns) -> None:
+def test_a_stage_can_be_set_to_fail_on_bad_records_with_the_reason(runs: StageRuns) -> None:
     source, target = runs.name("in"), runs.name("out")
     runs.produce(source, [b'{"id": 1}', b'{"id": "x"}'])
     words = rf"bad record in {source}, partition 0, offset 1: wrong type for field id"

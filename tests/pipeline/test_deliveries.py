@@ -9,6 +9,7 @@ import pytest
 
 from ottla.pipeline.building import _labels
 from ottla.pipeline.checkpoints import Checkpoints, StageFolder
+from ottla.pipeline.declarations import Lake, Sink, Topic
 from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.running.causes import lasts
 from ottla.pipeline.stages import lake, topic
@@ -31,7 +32,7 @@ def failed_after(folder: StageFolder, batch: int, *outputs: str) -> Deliveries:
     return deliveries
 
 
-def test_an_attempt_in_the_same_process_leaves_out_what_is_written(folder: StageFolder) -> None:
+def test_a_retry_in_the_same_process_skips_written_outputs(folder: StageFolder) -> None:
     deliveries = failed_after(folder, 2, "a")
     assert deliveries.begin(QUERY, 2)
     assert deliveries.is_done("a")
@@ -40,7 +41,7 @@ def test_an_attempt_in_the_same_process_leaves_out_what_is_written(folder: Stage
     assert not deliveries.is_done("a")
 
 
-def test_a_batch_that_ended_well_but_was_not_committed_writes_nothing_again(folder: StageFolder) -> None:
+def test_a_complete_but_uncommitted_batch_is_not_written_again(folder: StageFolder) -> None:
     deliveries = Deliveries(folder)
     deliveries.begin(QUERY, 2)
     deliveries.done("a")
@@ -48,7 +49,7 @@ def test_a_batch_that_ended_well_but_was_not_committed_writes_nothing_again(fold
     assert deliveries.is_done("a")
 
 
-def test_the_next_process_leaves_out_what_is_written(folder: StageFolder) -> None:
+def test_the_next_process_skips_written_outputs(folder: StageFolder) -> None:
     failed_after(folder, 2, "a")
     later = Deliveries(folder)
     assert later.begin(QUERY, 2)
@@ -57,7 +58,9 @@ def test_the_next_process_leaves_out_what_is_written(folder: StageFolder) -> Non
 
 
 @pytest.mark.parametrize(("query", "batch"), [("another-query", 2), (QUERY, 1), (QUERY, 3)])
-def test_a_note_of_another_query_or_batch_does_not_count(folder: StageFolder, query: str, batch: int) -> None:
+def test_a_delivery_note_of_another_query_or_batch_is_ignored(
+    folder: StageFolder, query: str, batch: int
+) -> None:
     failed_after(folder, 2, "a")
     later = Deliveries(folder)
     assert not later.begin(query, batch)
@@ -65,7 +68,7 @@ def test_a_note_of_another_query_or_batch_does_not_count(folder: StageFolder, qu
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_note_does_not_count_when_the_batch_holds_other_records(folder: StageFolder, batch: int) -> None:
+def test_a_delivery_note_is_ignored_when_the_batch_has_other_records(folder: StageFolder, batch: int) -> None:
     failed_after(folder, 2, "a")
     offsets = Path(folder.spark_checkpoint) / "offsets" / str(batch)
     offsets.write_text('v1\n{"batchWatermarkMs":0}\n{"clicks":{"0":29}}\n-')
@@ -88,8 +91,14 @@ def test_a_note_that_cannot_be_written_is_kept_in_memory(
     assert deliveries.is_done("a")
 
 
-def test_outputs_have_names_that_tell_them_apart() -> None:
-    outputs = [topic("a"), topic("a", where="id > 1"), lake("data/a"), topic("a"), topic("a")]
+def test_outputs_have_unique_names() -> None:
+    outputs: list[Topic | Lake | Sink] = [
+        topic("a"),
+        topic("a", where="id > 1"),
+        lake("data/a"),
+        topic("a"),
+        topic("a"),
+    ]
     assert _labels(outputs) == ["a", "a where id > 1", "lake data/a", "a #2", "a #3"]
 
 
@@ -107,5 +116,5 @@ def test_outputs_have_names_that_tell_them_apart() -> None:
         ("ValueError: the service said StageError: no", False),
     ],
 )
-def test_errors_that_another_attempt_cannot_cure_are_known(text: str, expected: bool) -> None:
+def test_permanent_errors_are_recognised(text: str, expected: bool) -> None:
     assert lasts(f"Traceback (most recent call last):\n  File ...\n{text}") is expected

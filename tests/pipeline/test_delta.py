@@ -46,14 +46,14 @@ def test_batches_are_added_once_each(tmp_path: Path, spark: SparkSession) -> Non
     assert {row["day"] for row in rows if row["id"] % 2} == {date(2026, 1, 2)}
 
 
-def test_another_query_writes_its_own(tmp_path: Path, spark: SparkSession) -> None:
+def test_another_query_writes_its_own_batches(tmp_path: Path, spark: SparkSession) -> None:
     target = Lake(str(tmp_path / "table"), format="delta")
     for query in ("a", "b"):
         write_lake(frame(spark, 0, 3), target, query_id=query, batch_id=0)
     assert ids(target.path) == sorted([0, 1, 2] * 2)
 
 
-def test_a_crash_before_the_commit_leaves_files_that_nobody_reads(
+def test_files_of_an_uncommitted_batch_are_not_read(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Lake(str(tmp_path / "table"), format="delta")
@@ -72,7 +72,7 @@ def test_a_crash_before_the_commit_leaves_files_that_nobody_reads(
     assert len(orphans) >= 1
 
 
-def test_a_batch_of_the_past_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+def test_an_older_batch_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     target = Lake(str(tmp_path / "table"), format="delta")
     write_lake(frame(spark, 0, 3), target, query_id="q", batch_id=5)
     with pytest.raises(LakeError, match="comes after batch 5"):
@@ -111,7 +111,7 @@ def test_a_table_compacts_itself(tmp_path: Path, spark: SparkSession) -> None:
         compact_lake(target.path, dry_run=True)
 
 
-def test_without_the_package_it_is_said_which_one_to_install(
+def test_a_missing_package_is_reported_with_what_to_install(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)

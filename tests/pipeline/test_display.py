@@ -68,7 +68,7 @@ def plain() -> tuple[PlainDisplay, Clock, io.StringIO, io.StringIO]:
         (12_300_000, "12.3M"),
     ],
 )
-def test_numbers_are_written_for_eyes(count: float | None, text: str) -> None:
+def test_numbers_are_formatted_for_people(count: float | None, text: str) -> None:
     assert count_text(count) == text
 
 
@@ -84,11 +84,11 @@ def test_numbers_are_written_for_eyes(count: float | None, text: str) -> None:
         (400_000, "5 d"),
     ],
 )
-def test_spans_are_written_for_eyes(seconds: float | None, text: str) -> None:
+def test_durations_are_formatted_for_people(seconds: float | None, text: str) -> None:
     assert span_text(seconds) == text
 
 
-def test_a_row_has_what_a_stage_is_judged_by() -> None:
+def test_a_row_shows_rate_lag_and_state_of_a_stage() -> None:
     assert len(cells(WORKING)) == len(COLUMNS)
     found = dict(zip((title for title, _ in COLUMNS), cells(WORKING), strict=True))
     assert found == {
@@ -121,7 +121,7 @@ def test_the_table_has_one_line_per_stage_however_narrow_it_is() -> None:
     assert "ValueError: boom" in lines[-1]
 
 
-def test_an_error_that_is_over_stays_readable() -> None:
+def test_a_past_error_stays_visible() -> None:
     recovered = StageProgress(
         "score", Phase.running, batch=Batch(1, 1, 0.1), batches=1, error="boom", restarts=1
     )
@@ -146,7 +146,7 @@ def test_an_idle_stage_is_mentioned_rarely() -> None:
     assert len(out.getvalue().splitlines()) == 3
 
 
-def test_trouble_goes_to_stderr_at_once() -> None:
+def test_errors_go_to_stderr_at_once() -> None:
     display, _, out, err = plain()
     display.event(FAILING, "restarting")
     assert err.getvalue() == (
@@ -155,7 +155,7 @@ def test_trouble_goes_to_stderr_at_once() -> None:
     assert out.getvalue() == ""
 
 
-def test_the_end_of_a_stage_is_told_with_its_totals() -> None:
+def test_the_end_of_a_stage_is_reported_with_its_totals() -> None:
     display, _, out, _ = plain()
     done = StageProgress("clean", Phase.finished, batch=Batch(2, 5, 0.2), batches=3, rows=15, lag_records=0)
     display.event(done, "finished")

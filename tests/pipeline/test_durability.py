@@ -67,7 +67,7 @@ def in_the_lake(folder: Path) -> list[int]:
 
 
 @pytest.mark.timeout(300)
-def test_a_crash_of_the_machine_doubles_and_loses_nothing_in_a_lake(
+def test_a_machine_crash_neither_loses_nor_duplicates_rows_of_a_lake(
     spark: SparkSession,
     broker: InProcessBroker,
     tmp_path: Path,
@@ -113,7 +113,7 @@ def test_a_crash_of_the_machine_doubles_and_loses_nothing_in_a_lake(
     assert in_the_lake(shore) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
-def test_only_what_is_new_is_synced(tmp_path: Path, disk: LosesUnsynced) -> None:
+def test_only_new_files_are_synced(tmp_path: Path, disk: LosesUnsynced) -> None:
     folder = Checkpoints(tmp_path).stage("s")
     give_spark_checkpoint(folder)
     root = Path(folder.spark_checkpoint)
@@ -139,7 +139,7 @@ def test_only_what_is_new_is_synced(tmp_path: Path, disk: LosesUnsynced) -> None
 @pytest.mark.parametrize(
     "garbage", [b"", b"v1\n", b'v1\n{"batchWatermarkMs":0}\n', b'v1\n{"a":1}\n{"clicks":{"0']
 )
-def test_logs_of_spark_end_with_what_can_be_read(tmp_path: Path, garbage: bytes) -> None:
+def test_unreadable_ends_of_spark_logs_are_removed(tmp_path: Path, garbage: bytes) -> None:
     folder = Checkpoints(tmp_path).stage("s")
     give_spark_checkpoint(folder, batches=4, committed=4)
     root = Path(folder.spark_checkpoint)
@@ -168,7 +168,7 @@ def test_an_empty_commit_or_checksum_is_removed_and_its_batch_runs_again(tmp_pat
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_state_that_is_not_whole_makes_its_batch_run_again(tmp_path: Path, gone: bool) -> None:
+def test_incomplete_state_makes_its_batch_run_again(tmp_path: Path, gone: bool) -> None:
     folder = Checkpoints(tmp_path).stage("s")
     give_spark_checkpoint(folder, batches=3, committed=3)
     root = Path(folder.spark_checkpoint)
@@ -192,7 +192,7 @@ def test_state_that_is_not_whole_makes_its_batch_run_again(tmp_path: Path, gone:
     assert left == ["0/0/1.delta", "0/0/2.delta", "0/1/1.delta", "0/1/2.delta"]
 
 
-def test_a_sound_checkpoint_and_one_that_is_not_there_are_left_alone(tmp_path: Path) -> None:
+def test_valid_and_missing_checkpoints_are_not_changed(tmp_path: Path) -> None:
     folder = Checkpoints(tmp_path).stage("s")
     folder.mend()
     assert not list(tmp_path.iterdir())

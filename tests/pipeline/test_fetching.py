@@ -107,7 +107,7 @@ def test_records_come_once_and_in_order_over_many_small_fetches(broker: InProces
     assert found == values
 
 
-def test_a_topic_with_the_time_of_appending_says_so(broker: InProcessBroker) -> None:
+def test_log_append_time_is_reported_as_the_timestamp_type(broker: InProcessBroker) -> None:
     broker.create_topic("fetch-appended", config={"message.timestamp.type": "LogAppendTime"})
     with Wire(broker.bootstrap_servers) as wire, Producer(wire, "fetch-appended") as out:
         out.add(None, b"v", timestamp=1_000)
@@ -136,7 +136,7 @@ def test_a_reader_waits_for_a_broker_that_restarts() -> None:
         assert offsets_of(own, 0, 10, PATIENT) == list(range(10))
 
 
-def test_a_broker_that_stays_away_is_named_with_what_was_read(tmp_path: Any) -> None:
+def test_a_permanently_unreachable_broker_is_reported_with_the_partition(tmp_path: Any) -> None:
     with ottla.testing.broker(topics={"t": 1}) as own:
         address = own.bootstrap_servers
     with pytest.raises(BrokerUnreachable, match=f"{address}.*partition 0 of topic 't' at offset 3"):
@@ -176,7 +176,7 @@ def test_a_log_that_ends_before_the_range_is_data_loss_after_patience(caplog: An
         assert list(read_range(own.bootstrap_servers, "gone", 0, 0, 9, options=forgiving)) == []
 
 
-def test_records_that_come_while_the_reader_waits_are_read(broker: InProcessBroker) -> None:
+def test_records_that_arrive_while_the_reader_waits_are_read(broker: InProcessBroker) -> None:
     broker.create_topic("fetch-late")
     found: list[Any] = []
 
@@ -250,21 +250,21 @@ def test_the_next_fetch_is_sent_before_the_last_answer_is_decoded() -> None:
         assert scripted.fetched == [0, 5, 10]  # nothing was asked twice, nothing behind the end
 
 
-def test_leaders_that_move_and_connections_that_break_are_met_with_patience() -> None:
+def test_moved_leaders_and_broken_connections_are_retried() -> None:
     script = [ErrorCode.NOT_LEADER_OR_FOLLOWER, HANG_UP, ErrorCode.LEADER_NOT_AVAILABLE, HANG_UP]
     with ScriptedBroker([batch(0), batch(5)], script=script, batches_per_answer=1) as scripted:
         assert offsets_of(scripted, 0, 10, PATIENT) == list(range(10))
         assert scripted.metadata_asked >= 4
 
 
-def test_places_of_leaders_are_remembered_from_task_to_task() -> None:
+def test_leader_addresses_are_cached_between_tasks() -> None:
     with ScriptedBroker([batch(0), batch(5)]) as scripted:
         for _ in range(3):
             assert offsets_of(scripted, 0, 10) == list(range(10))
         assert scripted.metadata_asked == 1
 
 
-def test_a_reader_that_is_left_early_spoils_nothing_for_the_next() -> None:
+def test_a_reader_closed_early_does_not_affect_the_next() -> None:
     with ScriptedBroker([batch(0), batch(5), batch(10)], batches_per_answer=1) as scripted:
         early = read_range(scripted.bootstrap, "t", 0, 0, 15, options=PATIENT)
         next(early)

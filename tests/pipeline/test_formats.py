@@ -80,7 +80,7 @@ GOOD_JSON: list[tuple[bytes, tuple[Any, ...]]] = [
 ]
 
 
-def test_json_tells_good_from_bad_and_says_why(spark: SparkSession) -> None:
+def test_bad_json_is_marked_with_a_reason(spark: SparkSession) -> None:
     values = [*(value for value, _ in BAD_JSON), *(value for value, _ in GOOD_JSON)]
     good, bad = read(spark, topic("clicks", json=SCHEMA), values)
     assert good == [row for _, row in GOOD_JSON]
@@ -105,7 +105,7 @@ def test_text_must_be_utf8_and_bytes_are_taken_as_they_are(spark: SparkSession) 
     )
 
 
-def test_source_says_where_a_record_came_from(spark: SparkSession) -> None:
+def test_the_source_column_contains_topic_partition_and_offset(spark: SparkSession) -> None:
     reader = reader_of(topic("a", string=True))
     (row,) = columns_of(decoded(raw(spark, [b"x"]), reader), reader).collect()
     source = row["_source"].asDict()
@@ -135,7 +135,7 @@ def test_json_keeps_microseconds_and_leaves_nulls_out(spark: SparkSession) -> No
     assert json.loads(row.value) == {"id": 1, "at": "2026-01-01T00:00:00.000001Z"}
 
 
-def test_a_written_schema_is_kept_to(spark: SparkSession) -> None:
+def test_a_written_schema_is_enforced(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(1, "a", 2.5)], "id int, user string, more double")
     target = topic("b", json="user string, id long")
     (row,) = encoded(rows, target, "stage x").collect()

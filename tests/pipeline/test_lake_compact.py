@@ -124,7 +124,7 @@ def test_compacted_files_are_compacted_again_when_there_are_more(tmp_path: Path)
     assert sorted(read(lake)) == ALL + [row for batch in range(5, 10) for row in rows_of(batch)]
 
 
-def test_files_of_others_are_never_touched(tmp_path: Path) -> None:
+def test_files_that_the_lake_did_not_write_are_never_touched(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     fill(lake)
     foreign = [lake / "part=p0" / f"somebody-{n}.parquet" for n in range(4)]
@@ -157,7 +157,7 @@ def test_a_re_run_after_a_compaction_still_finds_its_files(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("then", ["another compaction", "the next batch of a stage"])
-def test_a_crash_at_any_file_operation_loses_and_doubles_nothing(tmp_path: Path, then: str) -> None:
+def test_a_crash_at_any_file_operation_neither_loses_nor_duplicates_rows(tmp_path: Path, then: str) -> None:
     lake = tmp_path / "lake"
     swapping = {row for batch in range(4) for row in rows_of(batch)}
 
@@ -230,7 +230,7 @@ def test_crash_after_crash_in_a_swap(tmp_path: Path) -> None:
     assert first > 10
 
 
-def test_it_runs_beside_stages_and_readers(tmp_path: Path) -> None:
+def test_compaction_runs_concurrently_with_stages_and_readers(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
@@ -300,7 +300,7 @@ def test_two_compactions_at_once_are_refused(tmp_path: Path) -> None:
     assert len(compact_lake(lake, progress=second).merges) == 3
 
 
-def test_what_ended_stages_left_is_swept_after_a_week_and_not_before(tmp_path: Path) -> None:
+def test_files_of_ended_stages_are_removed_after_a_week(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     fill(lake)
     staging = LakePlace(lake).staging(Writer("gone"))
@@ -313,7 +313,7 @@ def test_what_ended_stages_left_is_swept_after_a_week_and_not_before(tmp_path: P
     assert [entry.name for entry in staging.list()] == ["1-new"]
 
 
-def test_what_is_no_lake_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_lake_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="no lake at"):
         compact_lake(tmp_path / "nothing")
     assert list(tmp_path.iterdir()) == []

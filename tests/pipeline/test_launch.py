@@ -117,7 +117,7 @@ def test_the_jvm_ends_when_the_program_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_jvm_that_cannot_start_is_said_in_plain_words() -> None:
+def test_a_jvm_that_cannot_start_is_reported_clearly() -> None:
     code = (
         "from ottla.pipeline.spark.session import *\n"
         "try: spark_session('x', 'local', {'spark.driver.memory': 'a lot'})\n"
@@ -129,7 +129,7 @@ def test_a_jvm_that_cannot_start_is_said_in_plain_words() -> None:
     assert "spark.driver.memory a lot" in output
 
 
-def test_the_session_has_what_the_launcher_promises(spark: SparkSession) -> None:
+def test_the_session_has_the_settings_of_the_launcher(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.streaming.checkpointFileManagerClass") == session.CHECKPOINT_MANAGER
     # The class moved between versions of Spark; a name that is not there would fail the first stream.
@@ -155,7 +155,7 @@ def test_a_second_call_gives_the_session_that_runs_with_the_new_settings_alone(s
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_under_spark_submit_what_was_said_there_holds(tmp_path: Path) -> None:
+def test_settings_of_spark_submit_are_kept(tmp_path: Path) -> None:
     import pyspark
 
     (tmp_path / "job.py").write_text(
@@ -164,7 +164,7 @@ def test_under_spark_submit_what_was_said_there_holds(tmp_path: Path) -> None:
         "names = 'shuffle.partitions', 'session.timeZone', 'ansi.enabled'\n"
         "print(spark.sparkContext.master, *(spark.conf.get(f'spark.sql.{name}') for name in names))\n"
     )
-    submit = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[3]"]
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[3]"]
     said = ["--conf", "spark.sql.session.timeZone=Asia/Tokyo", "--driver-memory", "1g"]
     done = subprocess.run(
         [*submit, *said, tmp_path / "job.py"],
@@ -188,7 +188,7 @@ def test_the_driver_gets_a_share_of_the_memory(
     assert session.driver_memory("spark://far:7077") == cluster
 
 
-def test_what_a_site_or_a_user_has_set_is_not_overruled(
+def test_settings_of_the_site_or_user_are_not_overridden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.driver.memory   3g\nspark.ui.enabled=true\n")
@@ -202,7 +202,7 @@ def test_what_a_site_or_a_user_has_set_is_not_overruled(
     assert session._defaults("local")["spark.driver.memory"] == "5g"
 
 
-def test_only_a_driver_that_others_need_to_reach_listens_outside() -> None:
+def test_the_driver_listens_on_loopback_unless_executors_are_remote() -> None:
     for near in ("local", "local[*]", "spark://127.0.0.1:7077", "spark://localhost:7077"):
         assert session._defaults(near)["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.driver.bindAddress" not in session._defaults("spark://far:7077")

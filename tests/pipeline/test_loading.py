@@ -67,12 +67,12 @@ def test_functions_of_the_file_travel_by_value(write: Any) -> None:
     from pyspark import cloudpickle
 
     pipeline = Pipeline.load(write(HEAD + "def twice(x):\n    return 2 * x\n" + CLEAN))
-    packed = cloudpickle.dumps(pipeline.module.twice)  # type: ignore[union-attr]
+    packed = cloudpickle.dumps(pipeline.module.twice)  # type: ignore[union-attr, no-untyped-call]
     del sys.modules["shop"]
     assert cloudpickle.loads(packed)(21) == 42
 
 
-def test_a_file_named_like_a_module_hides_none(write: Any) -> None:
+def test_a_file_named_like_a_module_does_not_hide_it(write: Any) -> None:
     pipeline = Pipeline.load(write(HEAD + CLEAN, "json.py"))
     assert pipeline.name == "json"
     import json
@@ -110,13 +110,13 @@ def test_stages_can_be_chosen_by_name(write: Any) -> None:
         pipeline.only(["scoer"])
 
 
-def test_a_stage_knows_who_feeds_it(write: Any) -> None:
+def test_a_stage_knows_its_upstream_stages(write: Any) -> None:
     pipeline = Pipeline.load(write(HEAD + SCORE + CLEAN))
     assert [each.name for each in pipeline.feeders(pipeline.stage("score"))] == ["clean"]
     assert pipeline.feeders(pipeline.stage("clean")) == []
 
 
-def test_in_a_ring_the_first_goes_first(write: Any) -> None:
+def test_in_a_cycle_the_first_declared_stage_has_no_upstream(write: Any) -> None:
     back = SCORE.replace('to=topic("scores")', 'to=topic("clicks")')
     pipeline = Pipeline.load(write(HEAD + CLEAN + back))
     assert pipeline.feeders(pipeline.stage("clean")) == []
@@ -139,12 +139,12 @@ def test_in_a_ring_the_first_goes_first(write: Any) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(write: Any, text: str, said: str) -> None:
+def test_errors_in_a_file_are_reported(write: Any, text: str, said: str) -> None:
     with pytest.raises(CannotLoad, match=said):
         Pipeline.load(write(text))
 
 
-def test_a_missing_file_names_the_nearest(write: Any, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_a_similar_name(write: Any, tmp_path: Path) -> None:
     write(HEAD + CLEAN)
     with pytest.raises(CannotLoad, match=r"there is no file.*\n.*shop.py"):
         Pipeline.load(str(tmp_path / "shpo.py"))

@@ -69,11 +69,11 @@ def test_the_server_answers_metrics_and_nothing_else() -> None:
         (":5", ("127.0.0.1", 5)),
     ],
 )
-def test_addresses(text: str, address: tuple[str, int]) -> None:
+def test_metrics_addresses_are_parsed(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:y", "70000", "-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_metrics_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no port"):
         parse_address(text)

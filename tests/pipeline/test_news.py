@@ -6,9 +6,10 @@ was measured, so that a change which makes the pipeline worse shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
@@ -30,7 +31,7 @@ class Done:
     world: World
     figures: Figures
     lake: Path
-    rows: dict[str, list[dict[str, object]]]
+    rows: dict[str, list[Mapping[str, Any]]]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,7 +13,7 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 LATER = datetime(2026, 3, 2, 13, tzinfo=UTC)
 
 
-def read(**entry: object) -> dict[str, object]:
+def read(**entry: object) -> dict[str, Any]:
     usual = {
         "outlet": "The Daily Ladder",
         "guid": "tag:7",
@@ -24,7 +25,8 @@ def read(**entry: object) -> dict[str, object]:
         "arrived": LATER,
     }
     arrays = [pa.array([value]) for value in {**usual, **entry}.values()]
-    return columns.read_articles(*arrays).to_pylist()[0]
+    article: dict[str, Any] = columns.read_articles(*arrays).to_pylist()[0]
+    return article
 
 
 def test_an_entry_becomes_a_clean_article() -> None:
@@ -44,13 +46,13 @@ def test_an_article_without_link_goes_by_its_guid_and_without_title_by_its_first
     assert read(title=None)["title"] == "A goose was elected mayor of Brindleford on Monday by"
 
 
-def test_what_has_nothing_to_read_is_rejected_with_a_reason() -> None:
+def test_an_entry_without_text_is_rejected_with_a_reason() -> None:
     assert read(link=None, guid=None)["reason"] == "neither link nor guid"
     assert read(title=None, body=None)["reason"] == "nothing in it"
     assert read(body="<p>&nbsp;</p>")["reason"] == "no text"
 
 
-def test_no_clock_can_run_ahead_of_the_arrival() -> None:
+def test_a_publication_time_is_never_after_the_arrival() -> None:
     ahead = read(fetched=datetime(2062, 1, 1, tzinfo=UTC), published=None)
     assert ahead["fetched"] == ahead["published"] == LATER
     assert read(fetched=None)["fetched"] == LATER
@@ -72,7 +74,7 @@ def test_an_article_is_marked_with_the_most_alike_even_when_the_rows_lie_in_othe
     ]
 
 
-def test_the_best_matches_are_told_once_per_reader_and_rare_words_count_more() -> None:
+def test_the_best_matches_are_recommended_once_per_reader() -> None:
     rows = [
         ("ada", NOON, "l1", "Comet", "comet", 0.5),
         ("ada", NOON, "l1", "Comet", "people", 1.0),

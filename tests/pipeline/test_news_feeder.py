@@ -17,6 +17,7 @@ from ottla.examples.news.results import records, rows
 from ottla.examples.news.world import make_world
 from ottla.protocol_client.produce import Producer
 from ottla.protocol_client.wire import Wire
+from ottla.testing.in_process import InProcessBroker
 
 
 def feed_of(*titles: str) -> bytes:
@@ -29,7 +30,7 @@ def feed_of(*titles: str) -> bytes:
 
 
 @pytest.fixture
-def wire(broker) -> Iterator[Wire]:
+def wire(broker: InProcessBroker) -> Iterator[Wire]:
     with Wire(broker.bootstrap_servers) as connected:
         yield connected
 
@@ -108,7 +109,7 @@ def site() -> Iterator[tuple[str, type[_Site]]]:
     server.server_close()
 
 
-def test_an_address_is_asked_only_for_what_is_new(wire: Wire, site) -> None:
+def test_feeds_are_requested_conditionally(wire: Wire, site: tuple[str, type[_Site]]) -> None:
     address, handler = site
     feeder = Feeder(Producer(wire, "feeder.address"), [address])
     assert (feeder.poll(), feeder.poll()) == (1, 0)
@@ -120,7 +121,7 @@ def test_an_address_is_asked_only_for_what_is_new(wire: Wire, site) -> None:
 
 
 def test_a_feed_that_fails_is_left_alone_for_a_while_and_does_not_stop_the_others(
-    wire: Wire, site, tmp_path: Path
+    wire: Wire, site: tuple[str, type[_Site]], tmp_path: Path
 ) -> None:
     address, handler = site
     handler.broken = True
@@ -135,7 +136,7 @@ def test_a_feed_that_fails_is_left_alone_for_a_while_and_does_not_stop_the_other
     assert "500" in said[0]
 
 
-def test_a_world_that_is_played_puts_every_entry_and_read_on_its_topic(tmp_path: Path) -> None:
+def test_a_simulated_world_writes_all_entries_and_reads_to_their_topics(tmp_path: Path) -> None:
     import ottla.testing
 
     world = make_world(5, days=1, readers=20)

@@ -139,7 +139,7 @@ def test_a_term_that_grows_is_a_trend_and_one_that_is_always_there_is_not(spark:
     assert whole.growth == pytest.approx(25.0)
 
 
-def test_a_loud_morning_makes_no_trend(spark: SparkSession) -> None:
+def test_more_articles_overall_make_no_trend(spark: SparkSession) -> None:
     rows = []
     for hour in range(24):
         for n in range(16 if hour >= 21 else 2):
@@ -174,7 +174,7 @@ def test_interests_are_the_terms_of_what_was_read_in_the_last_day(spark: SparkSe
     assert sorted(rows["ada"].read) == ["https://x.example/1", "https://x.example/2"]
 
 
-def test_articles_move_the_clock_of_interests_and_are_nobodys(spark: SparkSession) -> None:
+def test_articles_advance_the_watermark_of_interests_without_a_reader(spark: SparkSession) -> None:
     readings = with_source(spark, [("ada", "l1", START + HOUR, ["goose"])], news.READING)
     unique = with_source(spark, [article(1, STORY)[:-1]], news.UNIQUE)
     assert {row.reader for row in news.interests(readings, unique).collect()} == {"ada"}

@@ -69,7 +69,9 @@ def test_plain_words_stay_as_they_are(some: list[str]) -> None:
         (None, NOON),
     ],
 )
-def test_a_date_that_cannot_be_is_when_it_was_fetched(published: str | None, wanted: datetime) -> None:
+def test_an_impossible_date_is_replaced_by_the_time_of_fetching(
+    published: str | None, wanted: datetime
+) -> None:
     assert text.when(published, NOON) == wanted
 
 

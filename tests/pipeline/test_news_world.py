@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +34,7 @@ def test_the_same_seed_gives_the_same_world_and_another_seed_another() -> None:
 
 @few_worlds
 @given(seeds)
-def test_every_article_can_be_told_from_every_other(seed: int) -> None:
+def test_articles_are_distinct(seed: int) -> None:
     world = make_world(seed, days=1, readers=5)
     identities = [article.identity for article in world.articles]
     assert len(set(identities)) == len(identities) > 100
@@ -75,7 +76,7 @@ def test_copies_resemble_their_story_and_nothing_else_does(world: World) -> None
     assert sum(likeness >= 0.2 for likeness in strangers) < 0.02 * len(strangers)
 
 
-def test_a_burst_is_loud_while_it_lasts_and_quiet_before(world: World) -> None:
+def test_the_words_of_a_burst_are_frequent_only_while_it_lasts(world: World) -> None:
     for burst in world.bursts:
         about = [a for a in world.articles if a.kind == "story" and set(burst.terms) <= set(_words(a.title))]
         during = [a for a in about if burst.start <= a.published <= burst.end]
@@ -133,7 +134,7 @@ def test_a_feed_that_lies_about_its_encoding_keeps_its_letters() -> None:
         assert text.clean(entry.summary).startswith(" ".join(article.sentences))
 
 
-def test_only_feeds_with_something_new_are_rewritten(world: World, tmp_path) -> None:
+def test_only_feeds_with_something_new_are_rewritten(world: World, tmp_path: Path) -> None:
     writer = FeedWriter(world, tmp_path)
     assert writer.write(world.start + timedelta(hours=12)) == len(list(tmp_path.iterdir())) == len(OUTLETS)
     assert writer.write(world.start + timedelta(hours=12)) == 0

@@ -37,7 +37,7 @@ def is_there(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 @pytest.mark.parametrize("of_spark", [True, False])
-def test_who_was_started_by_spark_ends_with_it(of_spark: bool) -> None:
+def test_a_process_started_by_spark_ends_with_it(of_spark: bool) -> None:
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_PORT": "1"} if of_spark else dict(os.environ)
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True, env=environment

@@ -147,7 +147,7 @@ def test_offsets_stay_when_a_batch_has_none() -> None:
     assert batch.offsets == {"t": {0: 5}}
 
 
-def test_observers_hear_of_changes_once() -> None:
+def test_observers_are_notified_once_per_change() -> None:
     told: list[tuple[str, str]] = []
     board = Board(["a", "b"], Clock())
     board.observe(lambda progress, event: told.append((progress.stage, event)))
@@ -184,7 +184,7 @@ def test_failures_for_weeks_do_not_overflow() -> None:
     assert {back_off.failed(0) for _ in range(5000)} <= {1, 2, 4, 8, 16, 32, 60}
 
 
-def test_a_healthy_while_forgives() -> None:
+def test_the_back_off_is_reset_after_a_healthy_period() -> None:
     back_off = BackOff(healthy=60)
     back_off.failed(0)
     back_off.started(1)
@@ -247,11 +247,11 @@ IN_TASK = (
 )
 
 
-def test_an_exception_of_a_users_function_is_told_with_its_place() -> None:
+def test_an_exception_of_a_user_function_is_reported_with_its_location() -> None:
     assert str(root_cause(IN_WORKER)) == "ValueError: boom with two lines (shop.py:16, in bad)"
 
 
-def test_what_spark_refuses_is_told_with_the_line_that_asked_for_it() -> None:
+def test_an_analysis_error_of_spark_is_reported_with_the_line_that_caused_it() -> None:
     cause = root_cause(IN_SPARK)
     assert cause.what.startswith("ArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide`")
     assert "SQLSTATE" not in cause.what
@@ -270,7 +270,7 @@ def test_the_innermost_java_cause_wins() -> None:
     assert root_cause(text).what == "ConnectException: Connection refused"
 
 
-def test_a_query_that_only_says_so_is_told_without_its_ids() -> None:
+def test_query_ids_are_removed_from_a_failure_message() -> None:
     text = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: no disk SQLSTATE: XXKST"
     assert str(root_cause(text + QUERY)) == "no disk"
 
@@ -290,7 +290,7 @@ name `nope` cannot be resolved. Did you mean one of the following? [`value`]. SQ
     )
 
 
-def test_an_exception_caught_here_is_told_the_same_way(tmp_path: Path) -> None:
+def test_an_exception_caught_in_python_is_reported_the_same_way(tmp_path: Path) -> None:
     scope: dict[str, object] = {}
     exec(compile("def fail():\n    raise KeyError('x')\n", str(tmp_path / "mine.py"), "exec"), scope)
     try:
@@ -300,17 +300,17 @@ def test_an_exception_caught_here_is_told_the_same_way(tmp_path: Path) -> None:
         assert "mine.py" in traceback.format_exc()
 
 
-def test_a_cause_is_one_bearable_line() -> None:
+def test_a_cause_is_one_line_of_bounded_length() -> None:
     cause = root_cause("java.lang.IllegalStateException: " + "many words " * 500)
     assert len(cause.what) <= LONGEST
     assert "\n" not in cause.what
 
 
-def test_an_empty_text_still_says_something() -> None:
+def test_an_empty_error_text_still_gives_a_cause() -> None:
     assert root_cause("").what
 
 
-def test_a_process_that_died_is_told_with_what_it_wrote_last() -> None:
+def test_a_dead_process_is_reported_with_its_last_output() -> None:
     died = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
     assert with_error_output(died, "ModuleNotFoundError: x").endswith(
         "What Spark's processes last wrote to their error output:\nModuleNotFoundError: x\n"

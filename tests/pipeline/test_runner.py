@@ -75,7 +75,7 @@ def once(runs: StageRuns, *functions: Callable[..., Any], **options: Any) -> Out
     )
 
 
-def test_one_run_carries_records_from_end_to_end_and_the_next_one_goes_on(runs: StageRuns) -> None:
+def test_a_run_processes_records_end_to_end_and_the_next_run_continues(runs: StageRuns) -> None:
     source, middle, end = runs.name("in", 2), runs.name("middle", None), runs.name("out", None)
     second, first = copy(middle, end, "second"), copy(source, middle, "first")
     write(runs, source, 1, 2, 3)
@@ -137,7 +137,7 @@ def test_a_failing_stage_is_restarted_beside_a_healthy_one(runs: StageRuns, tmp_
     assert "ValueError: cannot stand 13" in trace
 
 
-def test_a_record_that_bad_fail_cannot_pass_ends_the_stage_and_doubles_nothing(runs: StageRuns) -> None:
+def test_with_bad_fail_a_bad_record_ends_the_stage_without_duplicates(runs: StageRuns) -> None:
     source, end = runs.name("in", 2), runs.name("out", 2)
     good = list(range(50))
     into(runs, source, 0, [b'{"id": %d}' % each for each in good])
@@ -176,7 +176,7 @@ def test_an_output_that_refuses_ends_the_stage_and_the_next_run_writes_only_what
     assert set(ids(runs, second)) == {1}
 
 
-def test_a_stop_finishes_the_batch_and_nothing_is_done_twice(runs: StageRuns, tmp_path: Path) -> None:
+def test_a_stop_finishes_the_batch_without_duplicates(runs: StageRuns, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
     source, end = runs.name("in"), runs.name("out", None)
@@ -222,7 +222,7 @@ def test_a_change_that_a_checkpoint_cannot_follow_refuses_the_start_as_a_whole(r
     assert ids(runs, end) == [1, 2]
 
 
-def test_what_cannot_work_is_refused_before_anything_starts(runs: StageRuns) -> None:
+def test_an_invalid_pipeline_is_refused_before_anything_starts(runs: StageRuns) -> None:
     source = runs.name("in")
 
     @stage(topic(source, json=ID), to=topic(runs.name("out", None)))

@@ -72,7 +72,7 @@ def test_a_dataframe_is_written_with_all_its_columns(spark: SparkSession, broker
     assert sorted(seen) == list(range(1_000))
 
 
-def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, broker: InProcessBroker) -> None:
+def test_rows_of_the_source_can_be_written_unchanged(spark: SparkSession, broker: InProcessBroker) -> None:
     broker.create_topic("sink-from", 2)
     broker.create_topic("sink-copy", 2)
     rows = spark.range(200).selectExpr("string(id % 9) as key", "string(id) as value")
@@ -87,7 +87,9 @@ def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, broker: InPr
     assert first == second
 
 
-def test_columns_are_refused_in_the_words_of_spark(spark: SparkSession, broker: InProcessBroker) -> None:
+def test_invalid_columns_are_refused_with_the_messages_of_spark(
+    spark: SparkSession, broker: InProcessBroker
+) -> None:
     one = spark.range(1)
     assert "Required attribute 'value' not found" in refusal(broker, one.selectExpr("'k' as key"))
     said = refusal(broker, one.selectExpr("'v' as value"), None)
@@ -102,7 +104,7 @@ def test_columns_are_refused_in_the_words_of_spark(spark: SparkSession, broker: 
     assert "contains a null topic" in said
 
 
-def test_options_of_spark_itself_are_not_complained_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_of_spark_itself_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
 
     from ottla.pipeline.topics.sink import StreamSink

@@ -32,7 +32,7 @@ def test_a_limit_is_shared_in_proportion_to_what_waits() -> None:
     assert ends == {A0: 30, A1: 10, B0: 5}
 
 
-def test_nobody_who_waits_is_starved() -> None:
+def test_every_waiting_partition_gets_a_share() -> None:
     assert share(10, {A0: 1_000_000, A1: 1}) == {A0: 9, A1: 1}
 
 
@@ -182,7 +182,7 @@ def test_a_range_that_is_gone_wholly_is_lost_up_to_its_end() -> None:
         ({A0: 5}, {A0: 9}, {A0: Span(0, 7)}, "offsets 7 to 8 cannot be read", True),
     ],
 )
-def test_other_losses_are_told_apart(
+def test_other_kinds_of_data_loss_are_distinguished(
     start: dict[tuple[str, int], int],
     end: dict[tuple[str, int], int],
     spans: dict[tuple[str, int], Span],

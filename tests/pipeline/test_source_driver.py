@@ -59,7 +59,7 @@ def source(broker: InProcessBroker, topic: str, **options: str) -> SourceOptions
 # Where a query begins
 
 
-def test_a_stream_begins_at_the_end_and_writes_down_where_that_is(
+def test_a_stream_begins_at_the_end_and_stores_that_position(
     broker: InProcessBroker, topic: str, driver: Driver
 ) -> None:
     write(broker.bootstrap_servers, topic, ["a", "b"])
@@ -204,7 +204,7 @@ def test_a_partition_that_does_not_exist_is_refused_by_name(topic: str, driver: 
         driver(assign=f'{{"{topic}":[0,7]}}').initial()
 
 
-def test_brokers_that_nobody_answers_for_are_named(broker: InProcessBroker) -> None:
+def test_unreachable_brokers_are_named(broker: InProcessBroker) -> None:
     options = SourceOptions.parse(
         {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "x", "kafka.default.api.timeout.ms": "100"}
     )
@@ -251,7 +251,7 @@ def test_a_batch_waits_for_enough_records_but_not_for_ever(
     assert time.monotonic() - began >= 3
 
 
-def test_what_comes_after_an_available_now_run_began_is_left_for_the_next(
+def test_records_after_the_start_of_an_available_now_run_are_left_for_the_next(
     broker: InProcessBroker, topic: str, driver: Driver
 ) -> None:
     write(broker.bootstrap_servers, topic, "abc")
@@ -288,7 +288,7 @@ def test_a_record_ends_the_wait_at_once(broker: InProcessBroker, topic: str, dri
     assert seen and seen[0] - written < 5, "of the 20 seconds it would have waited"
 
 
-def test_an_idle_stream_waits_instead_of_asking(broker: InProcessBroker, topic: str, driver: Driver) -> None:
+def test_an_idle_stream_waits_instead_of_polling(broker: InProcessBroker, topic: str, driver: Driver) -> None:
     stream = driver(startingOffsets="earliest")
     start = stream.initial()
     stream.latest(start)
@@ -452,7 +452,7 @@ def test_records_deleted_before_they_were_read_are_data_loss(
 # The group
 
 
-def test_the_offsets_handed_to_latest_are_committed_so_that_an_idle_stream_has_no_lag(
+def test_offsets_passed_to_latest_are_committed_so_an_idle_stream_has_no_lag(
     broker: InProcessBroker, topic: str, driver: Driver
 ) -> None:
     write(broker.bootstrap_servers, topic, "abc")
@@ -489,7 +489,7 @@ def test_offsets_are_not_committed_when_that_is_switched_off(
     assert committed(broker.bootstrap_servers, topic) == {}
 
 
-def test_a_group_with_members_of_its_own_is_warned_of_and_the_stream_goes_on(
+def test_a_group_with_active_members_causes_a_warning_only(
     broker: InProcessBroker, topic: str, driver: Driver, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(broker.bootstrap_servers, topic, "abc")
@@ -527,7 +527,7 @@ def test_streams_on_the_same_topics_that_are_given_no_group_have_one_each(driver
 # Batches
 
 
-def test_the_ranges_of_a_batch(broker: InProcessBroker, topic: str) -> None:
+def test_options_choose_the_ranges_of_a_batch(broker: InProcessBroker, topic: str) -> None:
     for moment in (1_000, 2_000, 3_000):
         write(broker.bootstrap_servers, topic, [str(moment)], timestamp=moment)
 

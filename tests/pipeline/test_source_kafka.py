@@ -62,14 +62,21 @@ def test_a_record_at_any_leader_ends_the_wait_and_progress_is_committed(kafka: s
         for partition in range(4):
             answers: list[tuple[float, dict[str, dict[str, int]]]] = []
 
-            def ask(start: dict[str, dict[str, int]] = start, answers: list = answers) -> None:
+            def ask(
+                start: dict[str, dict[str, int]] = start,
+                answers: list[tuple[float, dict[str, dict[str, int]]]] = answers,
+            ) -> None:
                 end = stream.latest(start)
                 answers.append((time.monotonic(), end))
 
             asking = threading.Thread(target=ask)
             asking.start()
             done = {(topic, int(p)): offset for p, offset in start[topic].items()}
-            wait_until(lambda done=done: committed(kafka, stream.progress.group) == done, "the stream waits")
+
+            def is_committed(done: dict[tuple[str, int], int] = done) -> bool:
+                return committed(kafka, stream.progress.group) == done
+
+            wait_until(is_committed, "the stream waits")
             write(kafka, topic, ["x"], partition=partition)
             written = time.monotonic()
             asking.join(30)

@@ -11,7 +11,7 @@ from ottla.pipeline.topics.options import Bound, OptionError, SinkOptions, Sourc
 LEAST = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "clicks"}
 
 
-def parse(**options: str) -> SourceOptions:
+def parse(**options: str | None) -> SourceOptions:
     """`kafka_group_id` stands for kafka.group.id; None takes an option away."""
     given = dict(LEAST)
     for name, value in options.items():
@@ -94,7 +94,7 @@ def test_the_three_ways_to_choose_partitions() -> None:
         ({"kafka_ssl_truststore_location": "/x"}, "not spoken yet"),
     ],
 )
-def test_what_cannot_be_followed_is_refused_in_plain_words(options: dict[str, str], words: str) -> None:
+def test_unsupported_options_are_refused_with_a_clear_message(options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError) as refusal:
         parse(**options)
     assert words in str(refusal.value)

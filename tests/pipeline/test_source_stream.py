@@ -68,7 +68,7 @@ class Streams:
     def run(self, name: str = "stream", **options: str) -> list[list[str]]:
         """All that is there now; the batches that it came in, without empty ones."""
         already = len(self.batches)
-        self.start(name, trigger={"availableNow": True}, **options).awaitTermination(60)
+        self.start(name, None, {"availableNow": True}, **options).awaitTermination(60)
         return [batch for batch in self.batches[already:] if batch]
 
     def expect(self, *values: str) -> None:
@@ -188,7 +188,7 @@ def test_a_broker_that_restarts_does_not_end_the_query(spark: SparkSession, tmp_
 def test_once_reads_everything_in_one_batch(streams: Streams, topic: str) -> None:
     write(streams.bootstrap, topic, "abc", timestamp=5_000)
     options = {"subscribe": topic, "startingTimestamp": "1", "maxOffsetsPerTrigger": "1"}
-    streams.start(trigger={"once": True}, **options).awaitTermination(60)
+    streams.start("stream", None, {"once": True}, **options).awaitTermination(60)
     assert streams.batches == [["a", "b", "c"]]
 
 

@@ -130,7 +130,7 @@ class TestSchemas:
 
 
 class TestStagesOf:
-    def test_gives_the_stages_in_order_of_definition(self) -> None:
+    def test_stages_of_gives_the_stages_in_order_of_definition(self) -> None:
         module = module_of(
             "from ottla.pipeline import stage, topic\n"
             "def make(n):\n"
@@ -145,7 +145,7 @@ class TestStagesOf:
         )
         assert [each.name for each in stages_of(module)] == ["second", "first", "alpha"]
 
-    def test_takes_stages_that_were_imported(self) -> None:
+    def test_stages_of_includes_imported_stages(self) -> None:
         module = ModuleType("other")
 
         def imported(x: Any) -> Any:
@@ -154,7 +154,7 @@ class TestStagesOf:
         module.imported = stage(CLICKS, to=topic("x"))(imported)  # type: ignore[attr-defined]
         assert [each.name for each in stages_of(module)] == ["imported"]
 
-    def test_refuses_a_second_stage_of_the_same_name(self) -> None:
+    def test_stages_of_refuses_a_second_stage_of_the_same_name(self) -> None:
         text = (
             "from ottla.pipeline import stage, topic\n"
             "@stage(topic('a', string=True), to=topic('b'))\n"
@@ -165,7 +165,7 @@ class TestStagesOf:
         with pytest.raises(StageError, match=r"two stages are called clean: .*shop.py:2 and .*shop.py:4"):
             module_of(text)
 
-    def test_refuses_two_made_stages_of_the_same_name(self) -> None:
+    def test_stages_of_refuses_two_generated_stages_of_the_same_name(self) -> None:
         def one(x: Any) -> Any:
             return x
 
@@ -191,26 +191,26 @@ AVSC = json.dumps(AVRO)
         (lambda: topic(pattern="("), "is no regular expression"),
         (lambda: topic("a", json="id long", string=True), "one format, not json and string"),
         (lambda: topic("a", json=""), 'takes columns and types, such as "id long'),
-        (lambda: topic("a", avro=True), "avro needs a schema"),
+        (lambda: topic("a", avro=True), "avro needs a schema"),  # type: ignore[arg-type]
         (lambda: topic("a", avro="{"), "is not JSON, which an Avro schema is"),
         (lambda: topic("a", avro="nowhere.avsc"), "no Avro schema at nowhere.avsc"),
         (lambda: topic("a", json="id long", framing="confluent"), "this one is json"),
-        (lambda: topic("a", avro=AVSC, framing="confluence"), "did you mean confluent?"),
+        (lambda: topic("a", avro=AVSC, framing="confluence"), "did you mean confluent?"),  # type: ignore[arg-type]
         (lambda: topic("a", avro=AVSC, schema_id=3), 'needs framing="confluent"'),
         (lambda: topic("a", avro=AVSC, framing="confluent", schema_id=-1), "is no id of a registry"),
         (lambda: topic("a", drop_key=True), "drop_key=True needs key="),
-        (lambda: topic("a", key=["user"]), "takes the name of a column"),
-        (lambda: topic("a", timestamp=3), "takes the name of a column"),
+        (lambda: topic("a", key=["user"]), "takes the name of a column"),  # type: ignore[arg-type]
+        (lambda: topic("a", timestamp=3), "takes the name of a column"),  # type: ignore[arg-type]
         (lambda: topic("a", json_options={"timeFormat": "x"}), "did you mean timestampFormat"),
         (lambda: topic("a", json_options={"mode": "FAILFAST"}), "json_options has no mode"),
         (lambda: topic("a", string=True, json_options={"locale": "de"}), "is for JSON; this one is string"),
         (lambda: topic("a", where=""), "takes an SQL condition"),
-        (lambda: topic("a", options=["x"]), "takes a dict"),
+        (lambda: topic("a", options=["x"]), "takes a dict"),  # type: ignore[arg-type]
         (lambda: lake(""), "a lake needs a path"),
         (lambda: lake("x", partition_by="a, b"), r"give the columns apart: \['a', 'b'\]"),
         (lambda: lake("x", partition_by=["a", "a"]), "names a column twice"),
         (lambda: lake("x", partition_by=["_source"]), "_source is dropped before writing"),
-        (lambda: lake("x", partition_by=[3]), "takes names of columns, not 3"),
+        (lambda: lake("x", partition_by=[3]), "takes names of columns, not 3"),  # type: ignore[list-item]
         (lambda: lake("x", format="parket"), "did you mean parquet?"),
         (lambda: table(""), "a table needs a path or a function"),
         (lambda: table(same, schema="id long"), "the function reads as it likes"),

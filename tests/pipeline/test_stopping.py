@@ -9,7 +9,7 @@ import pytest
 from ottla.pipeline.running.stopping import MOST_BEHIND, BatchGate, StopAsked, StopRequest
 
 
-def test_the_first_request_is_gentle_and_the_second_is_not() -> None:
+def test_the_second_stop_request_stops_at_once() -> None:
     stop = StopRequest()
     assert not stop.wait(0)
     stop.ask()
@@ -31,7 +31,7 @@ def test_batches_pass_until_the_gate_is_shut() -> None:
     assert gate.turned_away
 
 
-def test_the_batch_that_is_inside_finishes_and_is_waited_for() -> None:
+def test_stopping_waits_for_the_current_batch() -> None:
     inside, finish = threading.Event(), threading.Event()
 
     def write(frame: object, number: int) -> None:
@@ -53,7 +53,7 @@ def test_a_query_without_batches_can_be_stopped_at_once() -> None:
     assert BatchGate(lambda frame, number: None).shut() is None
 
 
-def test_what_a_batch_failed_with_is_kept_as_it_was_raised() -> None:
+def test_the_exception_of_a_failed_batch_is_kept() -> None:
     def write(frame: object, number: int) -> None:
         raise KeyError("x")
 
@@ -63,7 +63,7 @@ def test_what_a_batch_failed_with_is_kept_as_it_was_raised() -> None:
     assert isinstance(gate.error, KeyError)
 
 
-def test_batches_wait_while_nobody_takes_notice_of_them() -> None:
+def test_batches_wait_while_the_observer_is_behind() -> None:
     backlog = [MOST_BEHIND + 1]
     passed = threading.Event()
     gate = BatchGate(lambda frame, number: passed.set(), lambda: backlog[0])

@@ -212,7 +212,7 @@ def test_a_failing_stage_raises_in_the_test(spark: SparkSession) -> None:
             shop.rows("choking")
 
 
-def test_names_that_are_not_there_are_refused_with_the_nearest(spark: SparkSession) -> None:
+def test_unknown_names_are_refused_with_a_similar_name(spark: SparkSession) -> None:
     with PipelineDriver([clean], spark=spark) as shop:
         with pytest.raises(StageError, match="no stage reads topic click; did you mean clicks"):
             shop.feed("click", {})
@@ -226,11 +226,11 @@ def test_names_that_are_not_there_are_refused_with_the_nearest(spark: SparkSessi
 @pytest.mark.parametrize(
     ("text", "seconds"), [("10 minutes", 600), ("1.5 hours", 5400), ("20ms", 0.02), ("2 d", 172800), (3, 3)]
 )
-def test_spans(text: Any, seconds: float) -> None:
+def test_durations_are_parsed(text: Any, seconds: float) -> None:
     assert as_span(text).total_seconds() == seconds
 
 
-def test_what_is_no_span_is_refused() -> None:
+def test_an_invalid_duration_is_refused() -> None:
     with pytest.raises(ValueError, match="no length of time"):
         as_span("soon")
 

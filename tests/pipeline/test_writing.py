@@ -355,7 +355,7 @@ def test_the_next_task_goes_on_with_the_same_producer(broker: InProcessBroker) -
         assert [r.value for _, r in consumer] == [b"0", b"1", b"2"]
 
 
-def test_a_producer_that_the_broker_forgot_takes_a_new_identity() -> None:
+def test_a_producer_unknown_to_the_broker_gets_a_new_producer_id() -> None:
     with ottla.testing.broker(topics={"t": 1}) as own:
         where = options(own, "t")
         with borrowed(where.bootstrap, "test", 5.0, 5.0) as link:
@@ -372,7 +372,7 @@ def test_a_producer_that_the_broker_forgot_takes_a_new_identity() -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_fewer_acknowledgements_can_be_asked_for(broker: InProcessBroker, acks: int) -> None:
+def test_acks_can_be_lowered(broker: InProcessBroker, acks: int) -> None:
     topic = f"write-acks-{acks}"
     broker.create_topic(topic, 1)
     summary = write(broker, topic, batch_of(value=["a", "b"]), acks=acks)
@@ -382,7 +382,7 @@ def test_fewer_acknowledgements_can_be_asked_for(broker: InProcessBroker, acks: 
         assert [r.value for _, r in consumer] == [b"a", b"b"]
 
 
-def test_a_broker_that_stays_away_is_named_with_what_was_written_to() -> None:
+def test_a_permanently_unreachable_broker_is_reported_with_the_topic() -> None:
     with ottla.testing.broker(topics={"t": 1}) as own:
         where = options(own, "t", delivery_timeout=0.5)
         with pytest.raises(
