@@ -1,4 +1,4 @@
-"""What a process and the machine cost, read from the kernel: CPU seconds, memory, and who else was busy.
+"""What a process and the machine cost, read from the kernel: CPU seconds, memory, and what else was busy.
 
 CPU of a broker is read from its process CPU clock, which is the user + sys of /proc/PID/stat for all its
 threads (also the ended ones), but in nanoseconds instead of ticks of 10 ms. Clients read it themselves right

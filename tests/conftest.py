@@ -68,6 +68,6 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     if given:
         yield given
         return
-    # Groups do not wait for more members: the tests know who comes.
+    # Groups do not wait for more members: the tests know how many will join.
     with ottla.testing.broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
         yield broker.bootstrap_servers

@@ -1,4 +1,4 @@
-"""A well-behaved client that notes how long it waits while somebody attacks the broker.
+"""A well-behaved client that notes how long it waits while the broker is under attack.
 
 Run as a program, so that nothing an attack does in the test's own process delays it:
 

@@ -57,7 +57,7 @@ def log_lines(broker: BrokerProcess) -> list[str]:
 
 
 def find_coordinator(client: RawClient, group: str) -> None:
-    """Ask until there is one: the topic that keeps the groups is made when somebody asks first."""
+    """Retry until there is one: the offsets topic is created by the first request."""
     deadline = time.monotonic() + 30.0
     while client.call(FindCoordinatorRequest(key=group), 3).error_code:
         assert time.monotonic() < deadline, "no coordinator"

@@ -66,7 +66,7 @@ def test_auto_created_topics_are_rate_limited(tmp_path: Path) -> None:
             assert codes(40, 60)[ErrorCode.THROTTLING_QUOTA_EXCEEDED] >= 40
             created = CreatableTopic(name="explicit", num_partitions=1, replication_factor=1)
             answer = client.call(CreateTopicsRequest(topics=[created], timeout_ms=30_000), 5)
-            assert answer.topics[0].error_code == 0, "who asks for a topic in so many words is not limited"
+            assert answer.topics[0].error_code == 0, "CreateTopics is not limited"
         with RawClient(broker.bootstrap_servers, source="127.0.0.2") as client:
             request = MetadataRequest(topics=[MetadataRequestTopic(name="other")])
             assert client.call(request, 9).topics[0].error_code == 0
@@ -80,7 +80,7 @@ def test_the_broker_stops_at_once_while_large_frames_wait_for_memory(tmp_path: P
             client.socket.sendall((100 * MB).to_bytes(4, "big") + b"\0" * 66_000)
         with RawClient(broker.bootstrap_servers) as last:
             last.send(produce_request("no-such-topic", [b"x"]), 9)
-            last.receive_frame()  # all who came before have been read
+            last.receive_frame()  # all earlier requests have been read
         began = time.monotonic()
         assert broker.terminate(patience=60) == 0
         assert time.monotonic() - began < 5

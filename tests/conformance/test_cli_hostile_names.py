@@ -1,4 +1,4 @@
-"""Whatever others called their groups and clients, the commands that show them leave the terminal alone."""
+"""Names of groups and clients are escaped by the commands that show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups of the classic protocol, as real clients live in them.
+"""Consumer groups of the classic protocol, with real clients.
 
 Each promise is run with librdkafka (eager and cooperative), kafka-python, aiokafka and, as far as it can
 keep its part, kcat, which is also the member that dies without a word. With `--bootstrap` the same tests run
@@ -115,7 +115,7 @@ def shared(members: list[Member], topics: dict[str, int], least: int = 1) -> Cal
     return condition
 
 
-# -- who reads what ---------------------------------------------------------------------------------------
+# -- assignment -------------------------------------------------------------------------------------------
 
 
 def test_members_share_partitions_as_they_come_and_go(

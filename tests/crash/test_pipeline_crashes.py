@@ -7,7 +7,7 @@ whatever a crash left of the first must go. While it goes on, the lake is compac
 more partition.
 
 A topic may have a row more than once, but only for a reason: it belongs to a batch that was begun and not
-finished when somebody was killed, or when the stage failed and was started again. That is checked record by
+finished when a process was killed, or when the stage failed and was started again. That is checked record by
 record, by offset.
 """
 

@@ -93,7 +93,7 @@ class Changes:
                 for index in range(count):
                     self._check_partition(client, name, index, known)
                 self.possible[name] = {count}
-            assert not found, f"nobody made {found}"
+            assert not found, f"no client created {found}"
         self.in_doubt.clear()
 
     def _check_partition(self, client: RawClient, name: str, index: int, known: list[int]) -> None:

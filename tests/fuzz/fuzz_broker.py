@@ -33,7 +33,7 @@ from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTop
 
 FINDINGS = Path(tempfile.gettempdir()) / "fuzz-findings"
 SETTINGS = {"max.partitions": 3_000, "group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5}
-PATIENCE = 3.0  # seconds to wait for one answer; who waits longer waits for something that does not come
+PATIENCE = 3.0  # seconds to wait for one response; later ones are taken for lost
 
 Send = Callable[[Target, Sequence[bytes]], int]
 """Sends frames and gives the size of the largest answer."""

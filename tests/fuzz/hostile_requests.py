@@ -128,8 +128,8 @@ class HostileRequests:
             elements = [self._message(self._struct(field), version) for _ in range(count)]
         if not huge:
             return elements
-        room = _HUGE_BYTES * count // (1 + _weight(elements))
-        return elements * max(min(rng.choice(_HUGE), room) // count, 1)
+        space = _HUGE_BYTES * count // (1 + _weight(elements))
+        return elements * max(min(rng.choice(_HUGE), space) // count, 1)
 
     @staticmethod
     def _struct(field: Field) -> type[Any]:

@@ -1,4 +1,4 @@
-"""How many clients may come, and what one bad client can do to the others: nothing."""
+"""How many clients may connect, and that one bad client does not affect the others."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def is_served(client: RawClient) -> bool:
 
 
 def await_served(address: str, source: str = "") -> None:
-    """Somebody who was refused is let in once there is room again."""
+    """A refused client can connect once a connection is free again."""
     deadline = time.monotonic() + SOON
     while True:
         with RawClient(address, source=source) as client:
             if is_served(client):
                 return
-        assert time.monotonic() < deadline, "no room was made"
+        assert time.monotonic() < deadline, "no connection became free"
 
 
 def test_connections_above_the_limit_are_refused_and_the_others_served(stack: ExitStack) -> None:

@@ -14,7 +14,7 @@ from ottla.storage.descriptors import FEWEST
 from raw_client import RawClient
 
 SOFT, HARD = 200, 300
-CROWD = 150
+CLIENTS = 150
 """More clients than a broker with so few descriptors lets in."""
 PARTITIONS = 100
 
@@ -42,8 +42,8 @@ def test_the_broker_raises_its_descriptor_limit_to_the_maximum(tmp_path: Path) -
 def test_many_clients_leave_enough_descriptors_for_the_log(tmp_path: Path) -> None:
     with LimitedBroker(tmp_path) as broker, ExitStack() as stack:
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
-        crowd = [stack.enter_context(RawClient(broker.bootstrap_servers)) for _ in range(CROWD)]
-        assert crowd[-1].is_closed(within=5), "the last one is turned away"
+        clients = [stack.enter_context(RawClient(broker.bootstrap_servers)) for _ in range(CLIENTS)]
+        assert clients[-1].is_closed(within=5), "the last one is turned away"
         topic = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
         created = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 5)
         assert created.topics[0].error_code == 0

@@ -74,7 +74,7 @@ def test_producing_stops_at_the_free_space_mark_and_everything_else_works(
 
 
 def test_a_topic_can_be_deleted_and_its_space_comes_back_at_once(small_disk: SmallDisk) -> None:
-    """Not after file.delete.delay.ms, which is a minute: somebody waits."""
+    """Not only after file.delete.delay.ms, which is a minute: producers are refused until then."""
     with ottla.testing.broker(
         topics=["t", "old"], data=small_disk.data, disk=small_disk.disk, settings=SETTINGS
     ) as broker:
@@ -95,7 +95,7 @@ def _written(client: RawClient, value: bytes) -> bool:
 
 
 def test_retention_runs_first_when_space_is_short(small_disk: SmallDisk) -> None:
-    """The check interval is five minutes; here it does not wait for it, and who is refused not for long."""
+    """Retention does not wait for its check interval of five minutes, so refusals are brief."""
     with ottla.testing.broker(data=small_disk.data, disk=small_disk.disk, settings=SETTINGS) as broker:
         broker.create_topic("t", config={"retention.bytes": 2 * MB, "segment.bytes": MB})
         with RawClient(broker.bootstrap_servers) as client:

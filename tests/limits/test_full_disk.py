@@ -40,7 +40,7 @@ SMALL_SEGMENTS = {"log.segment.bytes": 1 * MB, "log.segment.delete.delay.ms": 10
 
 @dataclass
 class SmallDisk:
-    """Where a broker keeps its log, how to run it there, and how to make room."""
+    """Where a broker keeps its log, how to run it there, and how to free space."""
 
     data: Path
     disk: Disk | None
@@ -185,7 +185,7 @@ def delete(client: RawClient, topic: str) -> None:
 
 @pytest.mark.parametrize("mark", [0, -1], ids=["to the end", "with the default mark"])
 def test_a_topic_can_be_deleted_when_no_byte_is_free(tmp_path: Path, mark: int) -> None:
-    """As the message advises; afterwards there is room."""
+    """As the message advises; afterwards there is space."""
     settings = {
         "log.dir.min.free.bytes": mark,
         "log.segment.bytes": 1 * MB,

@@ -122,7 +122,7 @@ def test_clients_that_disconnect_in_purgatory_leave_no_memory_or_descriptors(bro
             with RawClient(broker.bootstrap_servers) as client:
                 client.send(fetch_request("c", 0, max_wait_ms=600_000), FETCH_VERSION)
         with RawClient(broker.bootstrap_servers) as last:
-            last.call(ApiVersionsRequest(), 0)  # all who came before have been let in
+            last.call(ApiVersionsRequest(), 0)  # all earlier clients have been accepted
         deadline = time.monotonic() + 10
         while broker.open_files > files + 5:
             assert time.monotonic() < deadline, "connections were not closed"
@@ -157,8 +157,8 @@ def test_unread_responses_stay_within_their_memory_limit(tmp_path: Path) -> None
         while "it does not take its answer" not in broker.output.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert clients[0].is_closed(within=5), "who waits for longest"
-        assert len(clients[-1].receive().topics) == len(names), "who came last still gets his answer"
+        assert clients[0].is_closed(within=5), "the one that waits for longest"
+        assert len(clients[-1].receive().topics) == len(names), "the last client still gets its response"
         # Two requests at a time are worked on, each with 20,000 entries and as many answers.
         assert broker.resident_bytes - before < (8 + 2 * 24) * MB
         assert is_served_quickly(broker)

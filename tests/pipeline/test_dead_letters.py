@@ -1,4 +1,4 @@
-"""Bad records: told in full, at least once whatever happens in between, and never in the way of good ones."""
+"""Bad records are written to dead letters at least once, also over crashes, and never delay good ones."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_full_disk_under_a_lake(
         write(runs, source, 4, 5, 6)
         until(lambda: run["kept"].restarts >= 2, "two attempts")
         assert "No space left on device" in run["kept"].error
-        assert in_the_lake() == [1, 2, 3], "who reads the lake sees what was there, whole"
+        assert in_the_lake() == [1, 2, 3], "readers of the lake see the earlier rows, complete"
         ballast.unlink()
         until(lambda: len(in_the_lake()) == 6, "the rows that had to wait")
         write(runs, source, 7)

@@ -1,4 +1,4 @@
-"""Stopping between two batches: who is let in, who is turned away, and what must be waited for."""
+"""Stopping between two batches: which batches may start, and which must be waited for."""
 
 from __future__ import annotations
 

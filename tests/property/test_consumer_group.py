@@ -231,7 +231,7 @@ class Story:
         assert again.state._owners == group.state._owners
 
     def settle(self) -> None:
-        """Everybody behaves; those who are gone are given up. Then all is read by somebody."""
+        """Live members follow the protocol and dead ones expire. Then every partition has an owner."""
         for reader in [each for each in self.readers.values() if each.away]:
             del self.readers[reader.member_id]
         for _ in range(40):

@@ -53,7 +53,7 @@ class Story:
     def old_joins(self) -> None:
         if len(self.old) < 3 and isinstance(self.world.groups.get(GROUP), ConsumerGroup):
             if not self.world.group.members:
-                return  # an empty group would become a classic one, whose leader somebody had to be
+                return  # an empty group would become a classic one, which needs a leader
             client = OldClient(self.world, "t", eager=self.rng.random() < 0.5)
             client.join()
             client.joined()

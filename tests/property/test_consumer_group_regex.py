@@ -1,4 +1,4 @@
-"""Expressions mean what they mean elsewhere, and none of them can hold the broker up."""
+"""Regular expressions of subscriptions match like those of Python, and none can block the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes from anywhere: a decoder says Malformed or gives a message, and never takes much memory for it."""
+"""Decoding arbitrary bytes raises Malformed or gives a message, and takes bounded memory."""
 
 from __future__ import annotations
 

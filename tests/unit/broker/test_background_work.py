@@ -100,9 +100,9 @@ def test_a_fetch_that_fails_in_purgatory_is_answered(monkeypatch: pytest.MonkeyP
         RawClient(broker.bootstrap_servers) as writer,
     ):
         assert broker.broker is not None
-        room = broker.broker.purgatory
+        purgatory = broker.broker.purgatory
         reader.send(fetch_request("t", 0, max_wait_ms=60_000), FETCH_VERSION)
-        eventually(lambda: len(room) == 1)
+        eventually(lambda: len(purgatory) == 1)
         monkeypatch.setattr(Partition, "read", Counted(RuntimeError("a defect")))
         assert writer.produce("t", b"v").error_code == 0
         assert reader.is_closed(within=10)
@@ -148,9 +148,9 @@ def test_deleting_a_topic_answers_waiting_fetches_at_once(made_again: bool) -> N
         RawClient(broker.bootstrap_servers) as admin,
     ):
         assert broker.broker is not None
-        room = broker.broker.purgatory
+        purgatory = broker.broker.purgatory
         reader.send(fetch_request("t", 0, max_wait_ms=60_000), FETCH_VERSION)
-        eventually(lambda: len(room) == 1)
+        eventually(lambda: len(purgatory) == 1)
         admin.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6)
         if made_again:
             broker.create_topic("t")

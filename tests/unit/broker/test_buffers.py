@@ -140,8 +140,8 @@ def test_the_pool_of_free_buffers_is_bounded() -> None:
 
 @given(st.integers(1, 200 * MB))
 def test_a_buffer_is_at_most_a_quarter_larger_than_the_frame(size: int) -> None:
-    room = _class_of(size)
-    assert size <= room <= max(size * 1.25 + 1, 64 * 1024)
+    capacity = _class_of(size)
+    assert size <= capacity <= max(size * 1.25 + 1, 64 * 1024)
 
 
 class SlowReader:

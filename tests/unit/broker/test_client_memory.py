@@ -74,7 +74,7 @@ def test_entries_of_addresses_above_their_share_are_evicted_first() -> None:
     assert world.keep("b3", 20, "b")
     assert world.dropped == ["a0", "a1"], "though what b has is idle for longer"
     assert world.keep("c", 30, "c")
-    assert world.dropped[:3] == ["a0", "a1", "b0"], "nobody is above his share now: the longest idle goes"
+    assert world.dropped[:3] == ["a0", "a1", "b0"], "no address is above its share now: the longest idle goes"
 
 
 def test_entries_of_disconnected_clients_are_evicted_first_without_an_idle_time() -> None:

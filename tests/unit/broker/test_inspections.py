@@ -95,7 +95,7 @@ def test_a_held_batch_counts_until_it_is_released() -> None:
 def test_batches_of_disconnected_clients_free_their_space() -> None:
     data = batch(1000)
 
-    async def crowd() -> None:
+    async def overload() -> None:
         inspections = _inspections(20 * (len(data) + 4096))
         gone: list[str] = []
         all_held = []
@@ -115,7 +115,7 @@ def test_batches_of_disconnected_clients_free_their_space() -> None:
         assert len(await inspections.prepare(kept, COMPACTED, T0, "t-0")) == len(data)
         inspections.close()
 
-    asyncio.run(crowd())
+    asyncio.run(overload())
 
 
 def test_a_queued_batch_is_dropped_when_its_client_has_disconnected() -> None:

@@ -25,7 +25,7 @@ _RECORDS = 20_000
 
 
 class _HeldInspections:
-    """Lets batches be opened, and lets nobody have the result before `release` is set."""
+    """Opens batches, and holds back the results until `release` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()

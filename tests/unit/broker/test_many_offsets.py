@@ -67,10 +67,10 @@ def test_a_commit_larger_than_a_batch_is_written_in_several(wire: Wire) -> None:
 
 
 def test_a_group_whose_offsets_do_not_fit_into_a_batch_can_be_deleted(wire: Wire) -> None:
-    assert commit(wire, "doomed", COUNT) == {0}
-    results = wire.call(DeleteGroupsRequest(groups_names=["doomed", "nobody"]), 2).results
-    assert [(result.group_id, result.error_code) for result in results] == [("doomed", 0), ("nobody", 69)]
-    assert committed(wire, OffsetFetchRequestGroup(group_id="doomed", topics=None)) == [{}]
+    assert commit(wire, "deleted", COUNT) == {0}
+    results = wire.call(DeleteGroupsRequest(groups_names=["deleted", "nobody"]), 2).results
+    assert [(result.group_id, result.error_code) for result in results] == [("deleted", 0), ("nobody", 69)]
+    assert committed(wire, OffsetFetchRequestGroup(group_id="deleted", topics=None)) == [{}]
 
 
 def test_duplicate_groups_and_partitions_in_offset_fetch_are_merged(wire: Wire) -> None:

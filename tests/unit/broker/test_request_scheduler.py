@@ -105,14 +105,14 @@ def test_a_frame_too_large_to_be_queued_is_handled_at_once() -> None:
     assert loop.scheduler.take(lambda frame: [b"done"], large) == [b"done"]
 
 
-def crowd(loop: Loop) -> None:
+def overload(loop: Loop) -> None:
     """Enough that the next one has to wait."""
     loop.send(-1, cost=2 * AT_ONCE)
 
 
 def test_a_queued_frame_is_kept_when_its_buffer_is_reused() -> None:
     loop = Loop()
-    crowd(loop)
+    overload(loop)
     memory = bytearray(b"mine")
     answer = loop.scheduler.take(loop.work(1), memoryview(memory))
     assert isinstance(answer, Completion)
@@ -125,7 +125,7 @@ def test_a_queued_frame_is_kept_when_its_buffer_is_reused() -> None:
 
 def test_the_delayed_response_of_a_queued_request_is_cancelled_on_disconnect() -> None:
     loop = Loop()
-    crowd(loop)
+    overload(loop)
     cancelled: list[str] = []
     inner: dict[str, Completion[Any]] = {
         name: Completion(partial(cancelled.append, name)) for name in ("kept", "gone", "early")
@@ -148,7 +148,7 @@ def test_the_delayed_response_of_a_queued_request_is_cancelled_on_disconnect() -
 
 def test_a_queued_request_is_handled_after_its_client_disconnected() -> None:
     loop = Loop()
-    crowd(loop)
+    overload(loop)
     leaving = loop.send(1)
     assert isinstance(leaving, Completion)
     leaving.cancel()
@@ -159,7 +159,7 @@ def test_a_queued_request_is_handled_after_its_client_disconnected() -> None:
 
 def test_exceptions_reach_the_connection_and_the_next_request_is_served() -> None:
     loop = Loop()
-    crowd(loop)
+    overload(loop)
 
     def refuse(frame: memoryview) -> Parts:
         raise Refused("no request")
@@ -183,7 +183,7 @@ def test_finish_serves_all_queued_requests_and_clear_drops_them() -> None:
     loop.scheduler.finish()
     assert loop.done == list(range(30))
     loop.iterate()
-    crowd(loop)
+    overload(loop)
     loop.send(31)
     loop.scheduler.clear()
     loop.iterate()
@@ -192,7 +192,7 @@ def test_finish_serves_all_queued_requests_and_clear_drops_them() -> None:
 
 def test_at_most_one_loop_callback_is_scheduled_at_a_time() -> None:
     loop = Loop()
-    crowd(loop)
+    overload(loop)
     numbers = iter(range(100, 140))
 
     def next_request(_: object) -> None:
@@ -229,7 +229,7 @@ def test_requests_sent_on_completion_do_not_extend_a_loop_iteration() -> None:
 
 def test_requests_that_arrived_before_a_timer_expired_run_before_it() -> None:
     loop = Loop()
-    crowd(loop)
+    overload(loop)
     loop.scheduler.call_later(1.0, loop.done.append, 99)
     loop.iterate(others=2.0, arrived=range(40))  # the loop stood still: all this came meanwhile
     while not loop.is_idle:
@@ -263,7 +263,7 @@ def test_a_timer_can_be_cancelled_until_it_has_run() -> None:
 
 def test_requests_behind_a_timer_that_fails_are_served(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
-    crowd(loop)
+    overload(loop)
 
     def fail() -> None:
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""What the controller does to topics, configurations and producer ids, and what survives what."""
+"""How the controller changes topics, configurations and producer ids, also when the registry fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of all brokers one is the controller, and it knows when it no longer is."""
+"""One broker is elected controller, and it notices when it loses the controllership."""
 
 from __future__ import annotations
 

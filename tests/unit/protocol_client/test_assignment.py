@@ -1,4 +1,4 @@
-"""Every partition of a group has one reader, who wants its topic."""
+"""Every partition of a group is assigned to one member that is subscribed to its topic."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_the_high_watermark_never_falls_and_never_passes_a_replica_in_sync(event
             ends[1] += what
             state.appended(ends[1])
         elif who == "isr":
-            # The controller admits only who has reached the high watermark.
+            # The controller admits only replicas that have reached the high watermark.
             isr = tuple(r for r in what if ends[r] >= state.high_watermark)
             version += 1
             state.assign(1, 5, (1, 2, 3), isr, version)

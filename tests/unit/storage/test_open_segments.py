@@ -107,7 +107,7 @@ class CountedSegment:
         self.is_closed = True
 
 
-def crowd(count: int, limit: int) -> tuple[Any, list[Any]]:
+def many_open(count: int, limit: int) -> tuple[Any, list[Any]]:
     open_segments = OpenSegments(limit)
     segments = [CountedSegment(index_bytes=8) for _ in range(count)]
     for segment in segments:
@@ -119,7 +119,7 @@ def crowd(count: int, limit: int) -> tuple[Any, list[Any]]:
 
 def test_one_eviction_pass_examines_few_of_many_open_files() -> None:
     limit = 32_768
-    open_segments, segments = crowd(limit, limit)
+    open_segments, segments = many_open(limit, limit)
     began = time.process_time()
     open_segments.opened(cast(Segment, CountedSegment()))
     assert time.process_time() - began < 1.0  # milliseconds on a quiet machine, 28 s when it was quadratic
@@ -130,7 +130,7 @@ def test_one_eviction_pass_examines_few_of_many_open_files() -> None:
 
 def test_eviction_passes_after_the_first_are_short() -> None:
     limit = 8_192
-    open_segments, _ = crowd(limit, limit)
+    open_segments, _ = many_open(limit, limit)
     open_segments.opened(cast(Segment, CountedSegment()))
     CountedSegment.looks = 0
     for _ in range(limit):
@@ -140,7 +140,7 @@ def test_eviction_passes_after_the_first_are_short() -> None:
 
 def test_forgetting_a_segment_examines_no_other_segment() -> None:
     count = 10_000
-    open_segments, segments = crowd(count, count)
+    open_segments, segments = many_open(count, count)
     for segment in segments:
         open_segments.forget(segment)
     assert CountedSegment.looks <= count
