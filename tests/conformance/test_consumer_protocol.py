@@ -250,7 +250,7 @@ def test_a_killed_member_is_replaced() -> None:
             killed.stdout.close()
 
 
-def test_a_group_goes_on_after_its_broker_was_ended_and_started_again() -> None:
+def test_a_group_continues_after_a_broker_restart() -> None:
     with ottla.testing.broker(topics={"t": 4}) as broker:
         with ExitStack() as stack:
             members = [stack.enter_context(Member(broker.bootstrap_servers, "g", ["t"])) for _ in range(2)]

@@ -235,7 +235,7 @@ def test_partitions_of_a_static_member_are_reassigned_after_its_session_timeout(
 # -- offsets ----------------------------------------------------------------------------------------------
 
 
-def test_the_next_member_goes_on_from_the_committed_offset(
+def test_the_next_member_continues_from_the_committed_offset(
     kind: type[Any], join: Joining, topic: str, bootstrap: str
 ) -> None:
     fill(bootstrap, topic, 1, 10)

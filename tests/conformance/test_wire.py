@@ -113,7 +113,7 @@ def test_offsets_by_time(wire: Wire, topic: str) -> None:
         assert list_offsets(wire, topic, {0: time}) == {0: offset}, time
 
 
-def test_a_reader_gets_what_is_written_while_it_waits(wire: Wire, bootstrap: str, topic: str) -> None:
+def test_a_waiting_consumer_gets_new_records(wire: Wire, bootstrap: str, topic: str) -> None:
     following = iter(Consumer(wire, topic, {0: 0}, max_wait=0.05))
     with Wire(bootstrap) as other, Producer(other, topic) as producer:
         for number in range(3):

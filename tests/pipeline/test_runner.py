@@ -152,7 +152,7 @@ def test_with_bad_fail_a_bad_record_ends_the_stage_without_duplicates(runs: Stag
     assert run.outcome.failed
 
 
-def test_an_output_that_refuses_ends_the_stage_and_the_next_run_writes_only_what_is_missing(
+def test_after_a_refused_output_the_next_run_writes_only_the_missing_rows(
     runs: StageRuns,
 ) -> None:
     source, first, second = runs.name("in"), runs.name("first"), runs.name("second", None)

@@ -131,7 +131,7 @@ def test_a_record_too_large_fails_the_write_with_topic_and_size(
     assert "topic 'sink-tiny': a record of 50" in refusal(broker, rows, "sink-tiny")
 
 
-def test_an_append_stream_is_written_and_goes_on_where_it_was(
+def test_an_append_stream_continues_from_its_checkpoint(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"

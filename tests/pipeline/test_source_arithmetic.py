@@ -160,7 +160,7 @@ def test_what_retention_removed_is_named_with_its_offsets_and_left_out() -> None
     ]
 
 
-def test_a_range_that_is_gone_wholly_is_lost_up_to_its_end() -> None:
+def test_a_completely_deleted_range_is_lost_up_to_its_end() -> None:
     plan = ranges_between({A0: 5}, {A0: 8}, {A0: Span(12, 20)})
     assert plan.ranges == []
     assert "offsets 5 to 7 were deleted" in plan.losses[0]

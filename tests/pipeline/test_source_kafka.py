@@ -111,7 +111,7 @@ def test_positions_times_groups_and_losses(kafka: str, tmp_path: Path) -> None:
         weighed.close()
 
 
-def test_spark_reads_only_what_was_committed_and_goes_on_from_its_checkpoint(
+def test_spark_reads_only_committed_records_and_continues_from_its_checkpoint(
     kafka: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     from confluent_kafka import Producer

@@ -126,7 +126,7 @@ def test_times_win_over_offsets_and_one_time_for_all_wins_over_times_by_partitio
     )
 
 
-def test_a_group_to_begin_with_falls_back_to_earliest_or_to_what_is_said() -> None:
+def test_starting_from_a_group_falls_back_to_earliest_or_the_given_position() -> None:
     for text, fallback in [
         ("group", "earliest"),
         ("group,earliest", "earliest"),

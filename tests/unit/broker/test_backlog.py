@@ -17,7 +17,7 @@ def _fill(backlog: Backlog, address: str, size: int = MB - OVERHEAD, seconds: fl
     return count
 
 
-def test_each_address_may_use_half_of_what_is_free() -> None:
+def test_each_address_may_use_half_of_the_free_space() -> None:
     backlog = Backlog(32 * MB)
     assert [_fill(backlog, address) for address in ("a", "b", "c")] == [16, 8, 4]
     assert backlog.size <= backlog.most_bytes

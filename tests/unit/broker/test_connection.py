@@ -279,7 +279,7 @@ def test_a_disconnect_during_a_long_poll_is_noticed() -> None:
     run(scenario)
 
 
-def test_produce_requests_behind_one_under_way_are_handled_though_the_client_has_gone() -> None:
+def test_produce_requests_behind_one_in_progress_are_handled_after_a_disconnect() -> None:
     """With acks=0 a client may send its records and close."""
 
     async def scenario() -> None:
@@ -308,7 +308,7 @@ def test_produce_requests_behind_one_under_way_are_handled_though_the_client_has
     run(scenario)
 
 
-def test_produce_requests_behind_a_long_poll_are_handled_at_once_when_the_client_has_gone() -> None:
+def test_produce_requests_behind_a_long_poll_are_handled_at_once_on_disconnect() -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
         poll: Completion[Any] = Completion(on_cancel=lambda: cancelled.append(True))
@@ -324,7 +324,7 @@ def test_produce_requests_behind_a_long_poll_are_handled_at_once_when_the_client
 
 
 @pytest.mark.parametrize("behind", [b"\0\1another poll", b"\0\0records cut off"])
-def test_a_long_poll_is_cancelled_when_its_client_has_gone_and_no_whole_produce_waits(behind: bytes) -> None:
+def test_a_long_poll_is_cancelled_on_disconnect_unless_a_whole_produce_waits(behind: bytes) -> None:
     async def scenario() -> None:
         cancelled: list[bool] = []
         client = Client(lambda body: Completion(on_cancel=lambda: cancelled.append(True)))

@@ -67,7 +67,7 @@ def test_a_replacement_is_taken_whole() -> None:
         assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_the_difference_names_what_is_gone_and_what_is_new() -> None:
+def test_the_difference_lists_removed_and_changed_keys() -> None:
     assert difference({"a": "1", "b": "2", "c": "3"}, {"b": "2", "c": "4", "d": "5"}) == {
         "a": None,
         "c": "4",

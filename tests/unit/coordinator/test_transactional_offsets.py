@@ -148,7 +148,7 @@ def told(topic: OffsetFetchResponseTopics) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("everything", [False, True])
-def test_a_client_that_requires_stable_offsets_is_told_to_wait_for_an_open_transaction(
+def test_require_stable_returns_a_retriable_error_during_an_open_transaction(
     everything: bool,
 ) -> None:
     with ottla.testing.broker(topics={"t": 2}, settings={"offsets.topic.num.partitions": 1}) as broker:

@@ -65,7 +65,7 @@ def values_read(broker: ScriptedBroker, stop: int, start: int = 0, **options: An
         return [r.value for _, r in Consumer(wire, "t", {0: start}, {0: stop}, max_wait=0.1, **options)]
 
 
-def test_reading_goes_on_after_passing_errors() -> None:
+def test_reading_continues_after_retriable_errors() -> None:
     broker = ScriptedBroker()
     answers = [
         fetched(batch(0, b"a")),

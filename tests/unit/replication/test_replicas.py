@@ -81,7 +81,7 @@ def opened(replicas: Replicas, flush_messages: int) -> Partition:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_records_that_a_crash_left_unflushed_survive_a_loss_of_power_once_clients_are_told_of_them(
+def test_recovered_records_are_flushed_before_clients_see_them(
     seed: int,
 ) -> None:
     disk = MemoryDisk()

@@ -123,7 +123,7 @@ def test_a_data_folder_can_move_from_kafka_to_ottla_and_back(tmp_path: Path) -> 
         assert {name: (folder / name).stat().st_mtime_ns for name in sealed} == {n: made[n] for n in sealed}
 
 
-def test_kafka_and_ottla_append_in_turns_to_the_logs_of_one_folder(
+def test_kafka_and_ottla_append_alternately_to_the_logs_of_one_folder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = "shared"

@@ -31,7 +31,7 @@ def test_an_entry_is_eight_bytes_big_endian() -> None:
     assert index_of((1, 0x01020304)).encode() == bytes([0, 0, 0, 1, 1, 2, 3, 4])
 
 
-def test_encode_can_leave_out_what_is_written_already() -> None:
+def test_encode_can_omit_entries_that_are_already_written() -> None:
     index = index_of((1, 10), (2, 20), (3, 30))
     assert index.encode(2) == index_of((3, 30)).encode()
 

@@ -146,7 +146,7 @@ def test_a_group_forms_without_the_three_seconds_that_production_waits_for_membe
         assert broker.broker.config["group.initial.rebalance.delay.ms"] == 2000
 
 
-def test_a_paused_broker_answers_no_client_until_it_goes_on() -> None:
+def test_a_paused_broker_answers_no_client_until_it_is_resumed() -> None:
     with ottla.testing.broker(topics=["t"]) as broker:
         with broker.paused(), socket.create_connection((broker.host, broker.port), 1) as sock:
             sock.settimeout(0.2)
