@@ -137,7 +137,9 @@ class Broker:
         self.watchdog = Watchdog(self._loop, self._loop.time, lambda: self.client_log)
         self._scheduler = RequestScheduler(self._loop, self._loop.time, self.watchdog)
         self.metrics = BrokerMetrics()
-        dispatcher = Dispatcher(self, HANDLERS, self._scheduler, self.watchdog, self.metrics)
+        dispatcher = Dispatcher(
+            self, HANDLERS, self._scheduler, self.watchdog, self.metrics, lambda: self.client_log
+        )
         self._server = Server(dispatcher, limits_of(self.config), self._sockets, self.client_memory)
         self.creation_rate = CreationRate()
         self.inspections = Inspections(Backlog(inspection_memory(self.config)), self._loop.time)

@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.buffers import Lease
@@ -32,16 +32,16 @@ from ottla.broker.connection import ITERATION_SECONDS, Answer, Connection, Parts
 from ottla.broker.request_scheduler import LARGEST, RequestScheduler, Steps
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
 from ottla.completion import Completion, run_coroutine
+from ottla.log_lines import ClientLog
 from ottla.protocol import codec
 from ottla.protocol.apis import APIS, Api
 from ottla.protocol.frames import RequestHeader, UnsupportedVersion, parse_request_header, response_frame
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 logger = logging.getLogger("ottla.dispatch")
 
-Handler = Callable[["Broker", Any, "RequestContext"], Any]
+P = TypeVar("P")
+"""What handlers may use of the broker; see `ports`."""
+Handler: TypeAlias = Callable[[P, Any, "RequestContext"], Any]
 """(broker, request, context) -> response, or a Completion, `Steps` or a coroutine that lead to one; None
 where no answer is due."""
 
@@ -105,14 +105,15 @@ class RequestContext:
         return response_frame(self.api, self.header.api_version, self.header.correlation_id, parts)
 
 
-class Dispatcher:
+class Dispatcher(Generic[P]):
     def __init__(
         self,
-        broker: Broker,
-        handlers: Mapping[int, Handler],
+        broker: P,
+        handlers: Mapping[int, Handler[P]],
         scheduler: RequestScheduler,
         watchdog: Watchdog,
         metrics: BrokerMetrics,
+        client_log: Callable[[], ClientLog],
     ) -> None:
         self._broker = broker
         self._handlers = handlers
@@ -120,6 +121,7 @@ class Dispatcher:
         self._watchdog = watchdog
         self._now = watchdog.now
         self._requests = metrics.requests
+        self._client_log = client_log
 
     def __call__(self, connection: Connection, frame: memoryview) -> Answer:
         try:
@@ -154,7 +156,7 @@ class Dispatcher:
             context.release_frame()
             raise
 
-    def _at_once(self, handler: Handler, context: RequestContext, frame: memoryview) -> Answer:
+    def _at_once(self, handler: Handler[P], context: RequestContext, frame: memoryview) -> Answer:
         api, header = context.api, context.header
         decode = codec.decode_few if header.api_key == PRODUCE else codec.decode
         try:
@@ -174,14 +176,14 @@ class Dispatcher:
             return self._scheduler.run(self._rest(response, context), context, to_the_end=is_produce)
         return self._later(response, context)
 
-    def _produce_in_slices(self, handler: Handler, context: RequestContext, frame: memoryview) -> Answer:
+    def _produce_in_slices(self, handler: Handler[P], context: RequestContext, frame: memoryview) -> Answer:
         """Decode a Produce with pauses, then let it be handled. Its records stay in the frame meanwhile."""
         context.keep_frame()
         work = partial(self._steps, handler, context, has_records=True)
         return self._scheduler.take(work, frame, context, kept=True, to_the_end=True)
 
     def _steps(
-        self, handler: Handler, context: RequestContext, frame: memoryview, *, has_records: bool = False
+        self, handler: Handler[P], context: RequestContext, frame: memoryview, *, has_records: bool = False
     ) -> Steps[Answer]:
         """As `_at_once`, with pauses. The handler of a request that `has_records` releases its frame."""
         api, header = context.api, context.header
@@ -265,7 +267,7 @@ class Dispatcher:
         raise self._defect(error, context) from error
 
     def _defect(self, error: Exception, context: RequestContext) -> Refused:
-        self._broker.client_log.log(
+        self._client_log().log(
             logger,
             logging.ERROR,
             context.connection.address,

@@ -6,20 +6,18 @@ and costs no detour: the response is returned as from any plain handler. Later, 
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.coordinator.group import Caller
-from ottla.coordinator.group_coordinator import Command
+from ottla.coordinator.group_coordinator import Command, GroupCoordinator
 from ottla.protocol.errors import ApiError
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,10 +31,10 @@ class GroupCommand(NamedTuple):
 
 
 def run(
-    broker: Broker, group_id: str, command: Command, refused: Callable[[ApiError], R]
+    groups: GroupCoordinator, group_id: str, command: Command, refused: Callable[[ApiError], R]
 ) -> R | Completion[R]:
     """The response of one command."""
-    return responded(broker.groups.run(group_id, command), lambda response: response, refused)
+    return responded(groups.run(group_id, command), lambda response: response, refused)
 
 
 def responded(
@@ -58,13 +56,13 @@ def responded(
 
 
 def run_all(
-    broker: Broker, commands: Iterable[GroupCommand], finish: Callable[[list[Any]], Any]
+    groups: GroupCoordinator, commands: Iterable[GroupCommand], finish: Callable[[list[Any]], Any]
 ) -> Steps[Any | Completion[Any]]:
     """What `finish` makes of the responses of all commands, in their order.
 
     There is a pause after each command. What `finish` makes may also be steps that lead to the response.
     """
-    outcomes = ((broker.groups.run(each.group_id, each.command), each.refused) for each in commands)
+    outcomes = ((groups.run(each.group_id, each.command), each.refused) for each in commands)
     return collected(outcomes, finish)
 
 
@@ -123,6 +121,6 @@ def caller_of(context: RequestContext) -> Caller:
     return Caller(context.client_id or "", f"/{host}", context.version)
 
 
-def new_member_id(broker: Broker, name: str) -> str:
+def new_member_id(rng: random.Random, name: str) -> str:
     """A unique id that begins with the name of the client."""
-    return f"{name}-{uuid.UUID(int=broker.rng.getrandbits(128), version=4)}"
+    return f"{name}-{uuid.UUID(int=rng.getrandbits(128), version=4)}"

@@ -7,19 +7,23 @@ or the number of brokers if that is smaller: a single broker has groups too.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from ottla.broker.ports import Configuration, ControllerAccess, GroupAccess, ImageAccess, ImageFollowing
 from ottla.cluster.topic_rules import NewTopic
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.protocol.errors import ApiError, ErrorCode
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 logger = logging.getLogger("ottla.groups")
 
 
-async def make_offsets_topic(broker: Broker) -> None:
+class OffsetsTopicCreation(
+    Configuration, ControllerAccess, GroupAccess, ImageAccess, ImageFollowing, Protocol
+):
+    """The topic is created by the controller, and its partitions are loaded by the group coordinator."""
+
+
+async def make_offsets_topic(broker: OffsetsTopicCreation) -> None:
     """Returns when the topic is there and what is led here is loaded. ApiError if it cannot be made."""
     config = broker.config
     wanted: int = config["offsets.topic.replication.factor"]

@@ -1,33 +1,73 @@
-"""What we speak: one handler file per request family, and the table from API key to function."""
+"""What we speak: one handler file per request family, and the table from API key to function.
+
+A handler takes what it uses of the broker as a small protocol. `HandlerPorts` is all of them together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from ottla.broker.dispatch import Handler
 from ottla.broker.handlers.acls import create_acls, delete_acls, describe_acls
-from ottla.broker.handlers.api_versions import api_versions
-from ottla.broker.handlers.configs import alter_configs, describe_configs, incremental_alter_configs
-from ottla.broker.handlers.consumer_groups import consumer_group_describe, consumer_group_heartbeat
-from ottla.broker.handlers.delete_records import delete_records
+from ottla.broker.handlers.api_versions import Advertising, api_versions
+from ottla.broker.handlers.configs import (
+    ConfigAdministration,
+    alter_configs,
+    describe_configs,
+    incremental_alter_configs,
+)
+from ottla.broker.handlers.consumer_groups import (
+    ConsumerGroupAccess,
+    consumer_group_describe,
+    consumer_group_heartbeat,
+)
+from ottla.broker.handlers.delete_records import RecordDeletion, delete_records
 from ottla.broker.handlers.describe_producers import describe_producers
 from ottla.broker.handlers.explain import explain_group
-from ottla.broker.handlers.fetch import fetch
-from ottla.broker.handlers.find_coordinator import find_coordinator
+from ottla.broker.handlers.fetch import RecordReading, fetch
+from ottla.broker.handlers.find_coordinator import CoordinatorLookup, find_coordinator
 from ottla.broker.handlers.group_admin import delete_groups, describe_groups, list_groups
-from ottla.broker.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
-from ottla.broker.handlers.groups import heartbeat, join_group, leave_group, sync_group
-from ottla.broker.handlers.log_dirs import describe_log_dirs
-from ottla.broker.handlers.log_state import compact_logs, describe_log_state
-from ottla.broker.handlers.metadata import describe_cluster, describe_topic_partitions, metadata
-from ottla.broker.handlers.offsets import list_offsets, offset_for_leader_epoch
-from ottla.broker.handlers.produce import produce
-from ottla.broker.handlers.producer_ids import init_producer_id
-from ottla.broker.handlers.topics import create_partitions, create_topics, delete_topics
+from ottla.broker.handlers.group_offsets import GroupOffsetAccess, offset_commit, offset_delete, offset_fetch
+from ottla.broker.handlers.groups import GroupMembership, heartbeat, join_group, leave_group, sync_group
+from ottla.broker.handlers.log_dirs import LogDirAccess, describe_log_dirs
+from ottla.broker.handlers.log_state import LogStateAccess, compact_logs, describe_log_state
+from ottla.broker.handlers.metadata import (
+    ClusterDescription,
+    describe_cluster,
+    describe_topic_partitions,
+    metadata,
+)
+from ottla.broker.handlers.offsets import OffsetLookup, list_offsets, offset_for_leader_epoch
+from ottla.broker.handlers.produce import RecordWriting, produce
+from ottla.broker.handlers.producer_ids import ProducerIdAllocation, init_producer_id
+from ottla.broker.handlers.topics import TopicAdministration, create_partitions, create_topics, delete_topics
 from ottla.protocol.apis import APIS
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
-HANDLERS: dict[int, Handler] = {
+
+class HandlerPorts(
+    Advertising,
+    ClusterDescription,
+    ConfigAdministration,
+    ConsumerGroupAccess,
+    CoordinatorLookup,
+    GroupMembership,
+    GroupOffsetAccess,
+    LogDirAccess,
+    LogStateAccess,
+    OffsetLookup,
+    ProducerIdAllocation,
+    RecordDeletion,
+    RecordReading,
+    RecordWriting,
+    TopicAdministration,
+    Protocol,
+):
+    """What the handlers use of the broker."""
+
+
+HANDLERS: dict[int, Handler[HandlerPorts]] = {
     0: produce,
     1: fetch,
     2: list_offsets,
@@ -68,7 +108,7 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
-def advertised_by(handlers: Mapping[int, Handler]) -> ApiVersionsResponse:
+def advertised_by(handlers: Mapping[int, object]) -> ApiVersionsResponse:
     """The answer to ApiVersions: exactly what has a handler."""
     return ApiVersionsResponse(
         api_keys=[

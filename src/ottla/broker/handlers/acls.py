@@ -6,8 +6,6 @@ As in Kafka, a request whose numbers say "unknown" (0) where a kind is wanted ca
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.request_scheduler import Steps
@@ -16,15 +14,12 @@ from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsReq
 from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 _PAUSE_AFTER = 500
 NO_AUTHORIZER = "This broker has no authorizer: everybody may do everything, and there are no rules."
 
 
 def describe_acls(
-    broker: Broker, request: DescribeAclsRequest, context: RequestContext
+    broker: object, request: DescribeAclsRequest, context: RequestContext
 ) -> DescribeAclsResponse:
     _refuse_unknown(
         request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
@@ -33,7 +28,7 @@ def describe_acls(
 
 
 def create_acls(
-    broker: Broker, request: CreateAclsRequest, context: RequestContext
+    broker: object, request: CreateAclsRequest, context: RequestContext
 ) -> Steps[CreateAclsResponse]:
     for number, rule in enumerate(request.creations):
         _refuse_unknown(rule.resource_type, rule.resource_pattern_type, rule.operation, rule.permission_type)
@@ -44,7 +39,7 @@ def create_acls(
 
 
 def delete_acls(
-    broker: Broker, request: DeleteAclsRequest, context: RequestContext
+    broker: object, request: DeleteAclsRequest, context: RequestContext
 ) -> Steps[DeleteAclsResponse]:
     for number, rule in enumerate(request.filters):
         _refuse_unknown(

@@ -8,21 +8,25 @@ answer's header is always version 0, so that a client of any age can read it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.broker.dispatch import API_VERSIONS, RequestContext
 from ottla.protocol.apis import APIS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
+class Advertising(Protocol):
+    @property
+    def advertised(self) -> ApiVersionsResponse:
+        """Every API that has a handler, with its versions."""
+        ...
+
+
 def api_versions(
-    broker: Broker, request: ApiVersionsRequest | None, context: RequestContext
+    broker: Advertising, request: ApiVersionsRequest | None, context: RequestContext
 ) -> ApiVersionsResponse:
     """`request` is None when the client asked in a version that we do not know."""
     if request is None:

@@ -28,11 +28,19 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.log_levels import check_log_level, log_levels, set_log_level
 from ottla.broker.portions import MAX_CHANGES, TOO_MANY_CHANGES, in_portions
+from ottla.broker.ports import (
+    ClientLogging,
+    Configuration,
+    ControllerAccess,
+    ImageAccess,
+    ImageFollowing,
+    SlicedWork,
+)
 from ottla.broker.request_scheduler import Steps
 from ottla.cluster.topic_rules import check_name
 from ottla.config.changes import Operation, Step, check_no_twice, difference, edited, replacement
@@ -59,9 +67,6 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 logger = logging.getLogger("ottla.configs")
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -78,6 +83,13 @@ _TOO_MANY_TO_DESCRIBE = (
 
 Edit = Callable[[Mapping[str, str]], dict[str, str]]
 """From what a resource has to what it is to have; raises `ApiError` to refuse."""
+
+
+class ConfigAdministration(
+    ClientLogging, Configuration, ControllerAccess, ImageAccess, ImageFollowing, SlicedWork, Protocol
+):
+    @property
+    def node_id(self) -> int: ...
 
 
 class Resource(Protocol):
@@ -98,7 +110,7 @@ _Keys = frozenset[str] | None
 
 
 def describe_configs(
-    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
+    broker: ConfigAdministration, request: DescribeConfigsRequest, context: RequestContext
 ) -> Steps[DescribeConfigsResponse]:
     wanted: dict[_Target, _Keys] = {}
     for number, resource in enumerate(request.resources):
@@ -159,7 +171,7 @@ class _Told:
         )
 
 
-def _check_describable(broker: Broker, kind: int, name: str) -> None:
+def _check_describable(broker: ConfigAdministration, kind: int, name: str) -> None:
     if kind == TOPIC:
         check_name(name)
         if name not in broker.image.topics:
@@ -168,7 +180,7 @@ def _check_describable(broker: Broker, kind: int, name: str) -> None:
         _check_named(name, "group")
 
 
-def _describe(broker: Broker, kind: int, name: str, wanted: _Keys) -> list[Entry]:
+def _describe(broker: ConfigAdministration, kind: int, name: str, wanted: _Keys) -> list[Entry]:
     if kind == TOPIC:
         return describe_topic(broker.config, broker.image.config(TOPIC, name), wanted)
     if kind == BROKER:
@@ -208,7 +220,7 @@ def _told(entry: Entry, with_synonyms: bool, with_doc: bool) -> DescribeConfigsR
 
 
 async def alter_configs(
-    broker: Broker, request: replacing.AlterConfigsRequest, context: RequestContext
+    broker: ConfigAdministration, request: replacing.AlterConfigsRequest, context: RequestContext
 ) -> replacing.AlterConfigsResponse:
     def edit(resource: replacing.AlterConfigsResource) -> Edit:
         if resource.resource_type == LOGGER:
@@ -231,7 +243,7 @@ async def alter_configs(
 
 
 async def incremental_alter_configs(
-    broker: Broker, request: incremental.IncrementalAlterConfigsRequest, context: RequestContext
+    broker: ConfigAdministration, request: incremental.IncrementalAlterConfigsRequest, context: RequestContext
 ) -> incremental.IncrementalAlterConfigsResponse:
     def edit(resource: incremental.AlterConfigsResource) -> Edit:
         kind = resource.resource_type
@@ -256,7 +268,7 @@ async def incremental_alter_configs(
 
 
 async def _alter(
-    broker: Broker,
+    broker: ConfigAdministration,
     resources: Sequence[R],
     edit_of: Callable[[R], Edit],
     validate_only: bool,
@@ -290,7 +302,10 @@ _Change = Callable[[Mapping[str, str]], Mapping[str, str | None]]
 
 
 def _changes(
-    broker: Broker, resources: Sequence[R], edit_of: Callable[[R], Edit], context: RequestContext
+    broker: ConfigAdministration,
+    resources: Sequence[R],
+    edit_of: Callable[[R], Edit],
+    context: RequestContext,
 ) -> Steps[tuple[list[ApiError | None], dict[_Target, _Change], dict[_Target, int]]]:
     """What is wrong with each resource, how to change the others, and where these stand in the request."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
@@ -321,7 +336,7 @@ def _changes(
 
 
 def _checked_change(
-    broker: Broker, target: tuple[int, str], edit: Edit, address: str
+    broker: ConfigAdministration, target: tuple[int, str], edit: Edit, address: str
 ) -> Callable[[Mapping[str, str]], Mapping[str, str | None]]:
     """The edit with the checks of its kind of resource behind it."""
     kind, name = target
@@ -345,7 +360,7 @@ def _checked_change(
     return change
 
 
-def _check_target(broker: Broker, kind: int, name: str) -> str:
+def _check_target(broker: ConfigAdministration, kind: int, name: str) -> str:
     """The name under which the resource is kept; `ApiError` if there can be no such resource."""
     if kind == TOPIC:
         _check_named(name, "topic")
@@ -359,14 +374,16 @@ def _check_target(broker: Broker, kind: int, name: str) -> str:
     raise _not_configurable(kind)
 
 
-def _list_default(broker: Broker, kind: int, name: str) -> list[str]:
+def _list_default(broker: ConfigAdministration, kind: int, name: str) -> list[str]:
     """What a list holds that the resource has not set itself."""
     if kind == TOPIC:
         return list(broker.config.topic_values[name] or ())
     return list(broker.config[name] or ()) if kind == BROKER else []
 
 
-def _log_level_edit(broker: Broker, name: str, steps: Sequence[Step], validate_only: bool) -> Edit:
+def _log_level_edit(
+    broker: ConfigAdministration, name: str, steps: Sequence[Step], validate_only: bool
+) -> Edit:
     """Log levels belong to this process alone, so they change here and now."""
     _check_named(name, "broker")
     _check_is_here(broker, name)
@@ -389,7 +406,7 @@ def _log_level_edit(broker: Broker, name: str, steps: Sequence[Step], validate_o
 # -- what can be configured ---------------------------------------------------------------------------------
 
 
-def _check_is_here(broker: Broker, name: str) -> int:
+def _check_is_here(broker: ConfigAdministration, name: str) -> int:
     """The number of a broker, which must be this one: no other knows its configuration."""
     try:
         number = int(name)

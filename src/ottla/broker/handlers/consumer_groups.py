@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Protocol
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.group_environment import BrokerGroupEnvironment
 from ottla.broker.group_requests import GroupCommand, caller_of, run, run_all
 from ottla.broker.handlers.group_admin import GROUP_OPERATIONS, NOT_ASKED
+from ottla.broker.ports import Configuration, GroupAccess, ImageAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.coordinator.consumer_group import ConsumerGroup
@@ -39,9 +42,6 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 MAX_SUBSCRIBED = 20_000
 """Topics that a member may name. All are looked up when it subscribes; an expression costs much less."""
 _OWN_IDS_SINCE = 1
@@ -51,8 +51,15 @@ _CLASSIC, _CONSUMER = 0, 1
 _HeartbeatAnswer = ConsumerGroupHeartbeatResponse | Completion[ConsumerGroupHeartbeatResponse]
 
 
+class ConsumerGroupAccess(Configuration, GroupAccess, ImageAccess, Protocol):
+    @property
+    def group_environment(self) -> BrokerGroupEnvironment: ...
+    @property
+    def rng(self) -> Random: ...
+
+
 def consumer_group_heartbeat(
-    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    broker: ConsumerGroupAccess, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Completion[ConsumerGroupHeartbeatResponse] | Steps[_HeartbeatAnswer]:
     def refused(error: ApiError) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=_reason(error))
@@ -66,7 +73,7 @@ def consumer_group_heartbeat(
     except ApiError as error:
         return refused(error)
     if not request.member_id:
-        request.member_id = _new_id(broker)
+        request.member_id = _new_id(broker.rng)
     caller = caller_of(context)
 
     def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
@@ -76,12 +83,14 @@ def consumer_group_heartbeat(
     if request.subscribed_topic_regex:
         expressions.add(request.subscribed_topic_regex)
     if expressions:
-        return _match_first(broker, expressions, lambda: run(broker, request.group_id, command, refused))
-    return run(broker, request.group_id, command, refused)
+        return _match_first(
+            broker, expressions, lambda: run(broker.groups, request.group_id, command, refused)
+        )
+    return run(broker.groups, request.group_id, command, refused)
 
 
 def _match_first(
-    broker: Broker, expressions: set[str], run_command: Callable[[], _HeartbeatAnswer]
+    broker: ConsumerGroupAccess, expressions: set[str], run_command: Callable[[], _HeartbeatAnswer]
 ) -> Steps[_HeartbeatAnswer]:
     topics = broker.image.topics
     yield from broker.group_environment.topic_matches.prepare(expressions, topics)
@@ -93,9 +102,9 @@ def _reason(error: ApiError) -> str | None:
     return None if error.message == error.code.text else error.message
 
 
-def _new_id(broker: Broker) -> str:
+def _new_id(rng: Random) -> str:
     """As Kafka makes ids: 128 random bits, in 22 letters."""
-    return base64.urlsafe_b64encode(broker.rng.randbytes(16)).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(rng.randbytes(16)).rstrip(b"=").decode()
 
 
 def check_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]) -> None:
@@ -142,7 +151,7 @@ def _what_is_wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> str 
 
 
 def consumer_group_describe(
-    broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
+    broker: ConsumerGroupAccess, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> Steps[ConsumerGroupDescribeResponse | Completion[ConsumerGroupDescribeResponse]]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
@@ -166,7 +175,9 @@ def consumer_group_describe(
         if not group_id
     ]
     commands = (describe(group_id) for group_id in dict.fromkeys(request.group_ids) if group_id)
-    return run_all(broker, commands, lambda groups: ConsumerGroupDescribeResponse(groups=[*unnamed, *groups]))
+    return run_all(
+        broker.groups, commands, lambda groups: ConsumerGroupDescribeResponse(groups=[*unnamed, *groups])
+    )
 
 
 def _described(group: ConsumerGroup) -> DescribedGroup:

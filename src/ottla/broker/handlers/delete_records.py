@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.log_starts import LogStarts
+from ottla.broker.ports import ClientLogging, DirectoryAccess, PartitionAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.delete_records import (
@@ -26,16 +28,18 @@ from ottla.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 logger = logging.getLogger("ottla.delete_records")
 
 _Answer = DeleteRecordsResponse | Steps[DeleteRecordsResponse]
 
 
+class RecordDeletion(ClientLogging, DirectoryAccess, PartitionAccess, Protocol):
+    @property
+    def log_starts(self) -> LogStarts: ...
+
+
 def delete_records(
-    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+    broker: RecordDeletion, request: DeleteRecordsRequest, context: RequestContext
 ) -> Steps[DeleteRecordsResponse | Coroutine[Any, Any, _Answer]]:
     wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}
     for topic in request.topics:
@@ -55,7 +59,9 @@ def delete_records(
     return _written(broker, response, context) if deleted else response
 
 
-async def _written(broker: Broker, response: DeleteRecordsResponse, context: RequestContext) -> _Answer:
+async def _written(
+    broker: RecordDeletion, response: DeleteRecordsResponse, context: RequestContext
+) -> _Answer:
     """The response, once the log starts are on disk."""
     try:
         await broker.log_starts.written()
@@ -82,7 +88,9 @@ def _not_written(response: DeleteRecordsResponse) -> Steps[DeleteRecordsResponse
     return response
 
 
-def _delete(broker: Broker, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+def _delete(
+    broker: RecordDeletion, topic: str, wanted: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
     try:
         partition = broker.replicas.leader(topic, wanted.partition_index)
         if not partition.config.is_deleted:

@@ -6,9 +6,8 @@ answers as often as it is named), and the producers are gathered in slices.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.ports import PartitionAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.cluster.topic_rules import check_name
 from ottla.protocol.errors import ApiError
@@ -20,15 +19,11 @@ from ottla.protocol.messages.describe_producers import (
     TopicResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
-
 _PAUSE_AFTER = 500
 
 
 def describe_producers(
-    broker: Broker, request: DescribeProducersRequest, context: RequestContext
+    broker: PartitionAccess, request: DescribeProducersRequest, context: RequestContext
 ) -> Steps[DescribeProducersResponse]:
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
@@ -44,7 +39,7 @@ def describe_producers(
     return response
 
 
-def _describe(broker: Broker, topic: str, index: int) -> Steps[PartitionResponse]:
+def _describe(broker: PartitionAccess, topic: str, index: int) -> Steps[PartitionResponse]:
     try:
         check_name(topic)
         partition = broker.replicas.leader(topic, index)

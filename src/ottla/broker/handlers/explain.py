@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import responded
+from ottla.broker.ports import GroupAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.coordinator.group_effects import GroupEffects
@@ -21,10 +22,6 @@ from ottla.protocol.messages.explain_group import (
     ExplainGroupResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
-
 _Explained = ExplainGroupResponse | Steps[ExplainGroupResponse]
 
 
@@ -35,7 +32,7 @@ class _History(NamedTuple):
 
 
 def explain_group(
-    broker: Broker, request: ExplainGroupRequest, context: RequestContext
+    broker: GroupAccess, request: ExplainGroupRequest, context: RequestContext
 ) -> _Explained | Completion[_Explained]:
     def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         known = groups.get(request.group_id) is not None

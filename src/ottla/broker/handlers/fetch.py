@@ -15,10 +15,20 @@ named by id.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, Key, Wanted
+from ottla.broker.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    FetchSessions,
+    Key,
+    Wanted,
+)
+from ottla.broker.page_cache import Done
+from ottla.broker.ports import ImageAccess, PartitionAccess, Time, TopicNames, WaitingForOffsets
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -32,9 +42,6 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.replication.partition import Partition
 from ottla.storage.results import NotInMemory
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 MAX_WAIT_SECONDS = 600.0
 """No answer waits for longer, whatever the client says: it may be empty, and then the client asks again.
@@ -56,7 +63,15 @@ _Answer: TypeAlias = "FetchResponse | _Later | Steps[_Later | Steps[FetchRespons
 """At once, later, or in slices."""
 
 
-def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> _Answer | Steps[_Answer]:
+class RecordReading(ImageAccess, PartitionAccess, Time, TopicNames, WaitingForOffsets, Protocol):
+    @property
+    def fetch_max_bytes(self) -> int: ...
+    @property
+    def fetch_sessions(self) -> FetchSessions: ...
+    def read_ahead(self, missing: NotInMemory, done: Done) -> None: ...
+
+
+def fetch(broker: RecordReading, request: FetchRequest, context: RequestContext) -> _Answer | Steps[_Answer]:
     by_id = context.version >= _BY_ID
     if context.size > _LARGE_REQUEST:
         return _large_fetch(broker, request, context)
@@ -79,7 +94,7 @@ def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> _An
     return _fetch(broker, request, context, wanted)
 
 
-def _large_fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Steps[_Answer]:
+def _large_fetch(broker: RecordReading, request: FetchRequest, context: RequestContext) -> Steps[_Answer]:
     """The same with pauses."""
     by_id = context.version >= _BY_ID
     wanted: dict[Key, Wanted] = {}
@@ -100,7 +115,9 @@ def _large_fetch(broker: Broker, request: FetchRequest, context: RequestContext)
     return _fetch(broker, request, context, list(wanted.values()))
 
 
-def _fetch(broker: Broker, request: FetchRequest, context: RequestContext, wanted: list[Wanted]) -> _Answer:
+def _fetch(
+    broker: RecordReading, request: FetchRequest, context: RequestContext, wanted: list[Wanted]
+) -> _Answer:
     by_id = context.version >= _BY_ID
     now_ms = broker.clock.now_ms()
     session: FetchSession | None = None
@@ -168,7 +185,7 @@ class _Fetch:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: RecordReading,
         request: FetchRequest,
         context: RequestContext,
         wanted: list[Wanted],

@@ -9,10 +9,11 @@ own is starting.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.offsets_topic import make_offsets_topic
+from ottla.broker.offsets_topic import OffsetsTopicCreation, make_offsets_topic
+from ottla.broker.ports import SlicedWork
 from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
@@ -22,9 +23,6 @@ from ottla.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 _BATCHED_SINCE = 4
 
@@ -32,8 +30,12 @@ _BATCHED_SINCE = 4
 _Find = Callable[[str], Coordinator]
 
 
+class CoordinatorLookup(OffsetsTopicCreation, SlicedWork, Protocol):
+    """The first lookup creates the topic that says where coordinators are."""
+
+
 def find_coordinator(
-    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+    broker: CoordinatorLookup, request: FindCoordinatorRequest, context: RequestContext
 ) -> Steps[FindCoordinatorResponse] | Coroutine[Any, Any, FindCoordinatorResponse]:
     if request.key_type == GROUP and OFFSETS_TOPIC not in broker.image.topics:
         return _make_topic_first(broker, request, context)
@@ -41,7 +43,7 @@ def find_coordinator(
 
 
 async def _make_topic_first(
-    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+    broker: CoordinatorLookup, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     try:
         await make_offsets_topic(broker)
@@ -52,7 +54,7 @@ async def _make_topic_first(
 
 
 def _answer(
-    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+    broker: CoordinatorLookup, request: FindCoordinatorRequest, context: RequestContext
 ) -> Steps[FindCoordinatorResponse]:
     if request.key_type == GROUP:
         return _response(request, context, lambda key: _coordinator(broker, key))
@@ -62,7 +64,7 @@ def _answer(
     return _response(request, context, lambda key: _none(key, ErrorCode.INVALID_REQUEST, text))
 
 
-def _coordinator(broker: Broker, group_id: str) -> Coordinator:
+def _coordinator(broker: CoordinatorLookup, group_id: str) -> Coordinator:
     state = broker.image.partition(OFFSETS_TOPIC, broker.groups.partition_for(group_id))
     node = broker.image.brokers.get(state.leader) if state is not None else None
     if node is None:

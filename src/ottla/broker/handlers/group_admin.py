@@ -11,11 +11,12 @@ Subscriptions and assignments of members are shown only while the group is stabl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import GroupCommand, collected, run_all
 from ottla.broker.portions import in_portions
+from ottla.broker.ports import GroupAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.coordinator.classic_group import ClassicGroup
@@ -37,9 +38,6 @@ from ottla.protocol.messages.describe_groups import (
 )
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 # READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11: allowed without authorizer.
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 NOT_ASKED = -(1 << 31)
@@ -50,7 +48,7 @@ _OFFSETS_AT_A_TIME = 250
 
 
 def list_groups(
-    broker: Broker, request: ListGroupsRequest, context: RequestContext
+    broker: GroupAccess, request: ListGroupsRequest, context: RequestContext
 ) -> Steps[ListGroupsResponse | Completion[ListGroupsResponse]]:
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
@@ -97,7 +95,7 @@ def list_groups(
 
 
 def describe_groups(
-    broker: Broker, request: DescribeGroupsRequest, context: RequestContext
+    broker: GroupAccess, request: DescribeGroupsRequest, context: RequestContext
 ) -> Steps[DescribeGroupsResponse | Completion[DescribeGroupsResponse]]:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
@@ -116,7 +114,7 @@ def describe_groups(
         )
 
     commands = (describe(group_id) for group_id in dict.fromkeys(request.groups))
-    return run_all(broker, commands, lambda groups: DescribeGroupsResponse(groups=groups))
+    return run_all(broker.groups, commands, lambda groups: DescribeGroupsResponse(groups=groups))
 
 
 def _dead(group_id: str, not_found: ApiError, version: int) -> DescribedGroup:
@@ -149,7 +147,7 @@ def _described(group: ClassicGroup) -> DescribedGroup:
 
 
 def delete_groups(
-    broker: Broker, request: DeleteGroupsRequest, context: RequestContext
+    broker: GroupAccess, request: DeleteGroupsRequest, context: RequestContext
 ) -> Steps[DeleteGroupsResponse | Completion[DeleteGroupsResponse]]:
     def delete(group_id: str) -> GroupCommand:
         def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
@@ -177,4 +175,4 @@ def delete_groups(
     def finish(results: list[DeletableGroupResult | None]) -> DeleteGroupsResponse:
         return DeleteGroupsResponse(results=[result for result in results if result is not None])
 
-    return run_all(broker, commands(), finish)
+    return run_all(broker.groups, commands(), finish)

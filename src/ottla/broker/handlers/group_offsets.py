@@ -16,11 +16,12 @@ transaction has committed an offset gets UNSTABLE_OFFSET_COMMIT, and the client 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import GroupCommand, run_all
 from ottla.broker.portions import in_portions
+from ottla.broker.ports import GroupAccess, ImageAccess, TopicNames
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.coordinator.group import NewOffset, OffsetCommit
@@ -54,9 +55,6 @@ from ottla.protocol.messages.offset_fetch import (
 )
 from ottla.protocol.schema import ZERO_UUID
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 _TOPIC_IDS_SINCE = 10
 _MANY_GROUPS_SINCE = 8
 _GROUP_ERROR_SINCE = 2
@@ -70,8 +68,12 @@ _METADATA_AT_A_TIME = 256 << 10
 # -- OffsetCommit -----------------------------------------------------------------------------------------
 
 
+class GroupOffsetAccess(GroupAccess, ImageAccess, TopicNames, Protocol):
+    """Offsets of groups, and the topics they are for."""
+
+
 def offset_commit(
-    broker: Broker, request: OffsetCommitRequest, context: RequestContext
+    broker: GroupOffsetAccess, request: OffsetCommitRequest, context: RequestContext
 ) -> Steps[OffsetCommitResponse | Completion[OffsetCommitResponse]]:
     response = OffsetCommitResponse()
     commits: list[_Commit] = [_Commit()]
@@ -112,7 +114,7 @@ def offset_commit(
     if not commits[0].accepted:
         return response
     commands = (_commit(request, commit, context) for commit in commits)
-    return (yield from run_all(broker, commands, lambda _: response))
+    return (yield from run_all(broker.groups, commands, lambda _: response))
 
 
 class _Commit:
@@ -192,7 +194,7 @@ class _Found(NamedTuple):
 
 
 def offset_fetch(
-    broker: Broker, request: OffsetFetchRequest, context: RequestContext
+    broker: GroupOffsetAccess, request: OffsetFetchRequest, context: RequestContext
 ) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
     if context.version >= _MANY_GROUPS_SINCE:
         by_id = context.version >= _TOPIC_IDS_SINCE
@@ -208,18 +210,18 @@ def offset_fetch(
 
 
 def _offsets_of_one(
-    broker: Broker, group: OffsetFetchRequestGroup, version: int, require_stable: bool
+    broker: GroupOffsetAccess, group: OffsetFetchRequestGroup, version: int, require_stable: bool
 ) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
     wanted = yield from _wanted(broker, [group], False, require_stable)
 
     def finish(found: list[_Found]) -> Steps[OffsetFetchResponse]:
         return _of_one((yield from _told(broker, found[0], False)), group, version)
 
-    return (yield from run_all(broker, map(_fetch, wanted), finish))
+    return (yield from run_all(broker.groups, map(_fetch, wanted), finish))
 
 
 def _offsets_of_many(
-    broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool, require_stable: bool
+    broker: GroupOffsetAccess, groups: Sequence[OffsetFetchRequestGroup], by_id: bool, require_stable: bool
 ) -> Steps[OffsetFetchResponse | Completion[OffsetFetchResponse]]:
     wanted = yield from _wanted(broker, groups, by_id, require_stable)
 
@@ -229,11 +231,11 @@ def _offsets_of_many(
             response.groups.append((yield from _told(broker, each, by_id)))
         return response
 
-    return (yield from run_all(broker, map(_fetch, wanted), finish))
+    return (yield from run_all(broker.groups, map(_fetch, wanted), finish))
 
 
 def _wanted(
-    broker: Broker, groups: Sequence[OffsetFetchRequestGroup], by_id: bool, require_stable: bool
+    broker: GroupOffsetAccess, groups: Sequence[OffsetFetchRequestGroup], by_id: bool, require_stable: bool
 ) -> Steps[list[_Wanted]]:
     """What a request wants: each group, topic and partition once, however often it is named."""
     wanted: dict[str, _Wanted] = {}
@@ -274,7 +276,7 @@ def _fetch(wanted: _Wanted) -> GroupCommand:
     return GroupCommand(group.group_id, command, lambda error: _Found(wanted, {}, code=error.code))
 
 
-def _told(broker: Broker, found: _Found, by_id: bool) -> Steps[OffsetFetchResponseGroup]:
+def _told(broker: GroupOffsetAccess, found: _Found, by_id: bool) -> Steps[OffsetFetchResponseGroup]:
     answer = OffsetFetchResponseGroup(group_id=found.wanted.group.group_id, error_code=found.code)
     if found.code:
         return answer
@@ -302,7 +304,7 @@ def _told(broker: Broker, found: _Found, by_id: bool) -> Steps[OffsetFetchRespon
 
 
 def _all_topics(
-    broker: Broker, committed: Mapping[str, Mapping[int, Committed]], by_id: bool
+    broker: GroupOffsetAccess, committed: Mapping[str, Mapping[int, Committed]], by_id: bool
 ) -> list[_Topic]:
     """All that a group has, apart from topics that there is no id to call by."""
     topics = []
@@ -364,7 +366,7 @@ def _of_one(
 
 
 def offset_delete(
-    broker: Broker, request: OffsetDeleteRequest, context: RequestContext
+    broker: GroupOffsetAccess, request: OffsetDeleteRequest, context: RequestContext
 ) -> Steps[OffsetDeleteResponse | Completion[OffsetDeleteResponse]]:
     known: dict[tuple[str, int], None] = {}
     for topic in request.topics:
@@ -389,7 +391,7 @@ def offset_delete(
 
     # At least one command, since the group itself may have an error.
     portions = list(in_portions(list(known), _OFFSETS_AT_A_TIME)) or [[]]
-    return (yield from run_all(broker, map(portion, portions), finish))
+    return (yield from run_all(broker.groups, map(portion, portions), finish))
 
 
 def _deleted(

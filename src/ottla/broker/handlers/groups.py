@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any, Protocol
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import GroupCommand, caller_of, new_member_id, responded, run, run_all
 from ottla.broker.portions import in_portions
+from ottla.broker.ports import GroupAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.coordinator.group_effects import GroupEffects
@@ -32,20 +34,22 @@ from ottla.protocol.messages.leave_group import (
 )
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 _NULL_PROTOCOL_SINCE = 7
 _PROTOCOL_REQUIRED_SINCE = 5
 _MANY_LEAVE_SINCE = 3
 _LEAVE_AT_A_TIME = 500
 
 
+class GroupMembership(GroupAccess, Protocol):
+    @property
+    def rng(self) -> Random: ...
+
+
 def join_group(
-    broker: Broker, request: JoinGroupRequest, context: RequestContext
+    broker: GroupMembership, request: JoinGroupRequest, context: RequestContext
 ) -> JoinGroupResponse | Completion[JoinGroupResponse]:
     caller = caller_of(context)
-    new_id = new_member_id(broker, request.group_instance_id or caller.client_id)
+    new_id = new_member_id(broker.rng, request.group_instance_id or caller.client_id)
 
     def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         groups.join(request, new_id, caller, reply, effects)
@@ -68,7 +72,7 @@ def join_group(
 
 
 def sync_group(
-    broker: Broker, request: SyncGroupRequest, context: RequestContext
+    broker: GroupMembership, request: SyncGroupRequest, context: RequestContext
 ) -> SyncGroupResponse | Completion[SyncGroupResponse]:
     if context.version >= _PROTOCOL_REQUIRED_SINCE and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -76,20 +80,24 @@ def sync_group(
     def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         groups.sync(request, reply, effects)
 
-    return run(broker, request.group_id, command, lambda error: SyncGroupResponse(error_code=error.code))
+    return run(
+        broker.groups, request.group_id, command, lambda error: SyncGroupResponse(error_code=error.code)
+    )
 
 
 def heartbeat(
-    broker: Broker, request: HeartbeatRequest, context: RequestContext
+    broker: GroupMembership, request: HeartbeatRequest, context: RequestContext
 ) -> HeartbeatResponse | Completion[HeartbeatResponse]:
     def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         groups.heartbeat(request, reply, effects)
 
-    return run(broker, request.group_id, command, lambda error: HeartbeatResponse(error_code=error.code))
+    return run(
+        broker.groups, request.group_id, command, lambda error: HeartbeatResponse(error_code=error.code)
+    )
 
 
 def leave_group(
-    broker: Broker, request: LeaveGroupRequest, context: RequestContext
+    broker: GroupMembership, request: LeaveGroupRequest, context: RequestContext
 ) -> Steps[LeaveGroupResponse | Completion[LeaveGroupResponse]]:
     many = context.version >= _MANY_LEAVE_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
@@ -118,4 +126,4 @@ def leave_group(
 
     # At least one command, since the group itself may have an error.
     portions = list(in_portions(members, _LEAVE_AT_A_TIME)) or [[]]
-    return run_all(broker, map(portion, portions), finish)
+    return run_all(broker.groups, map(portion, portions), finish)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.ports import DirectoryAccess, PartitionAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -14,14 +15,15 @@ from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 _PAUSE_AFTER = 200
 
 
+class LogDirAccess(DirectoryAccess, PartitionAccess, Protocol):
+    """The data folder and the partitions in it."""
+
+
 def describe_log_dirs(
-    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
+    broker: LogDirAccess, request: DescribeLogDirsRequest, context: RequestContext
 ) -> Steps[DescribeLogDirsResponse]:
     """Null topics ask for all; partitions that are not here are left out, as Kafka does."""
     wanted: set[tuple[str, int]] | None = None

@@ -6,10 +6,13 @@ until the partition is neither asked for nor running any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from ottla.broker.cleaning import Cleaning
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.ports import PartitionAccess
 from ottla.broker.request_scheduler import Steps
+from ottla.broker.space import Space
 from ottla.protocol.errors import ApiError
 from ottla.protocol.messages.log_state import (
     CompactLogsPartition,
@@ -23,12 +26,16 @@ from ottla.protocol.messages.log_state import (
 )
 from ottla.storage.cleaning.state import CleaningState
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
+
+class LogStateAccess(PartitionAccess, Protocol):
+    @property
+    def cleaning(self) -> Cleaning: ...
+    @property
+    def space(self) -> Space: ...
 
 
 def describe_log_state(
-    broker: Broker, request: DescribeLogStateRequest, context: RequestContext
+    broker: LogStateAccess, request: DescribeLogStateRequest, context: RequestContext
 ) -> Steps[DescribeLogStateResponse]:
     space = broker.space
     space.look()
@@ -44,7 +51,7 @@ def describe_log_state(
     return response
 
 
-def _describe(broker: Broker, topic: str, index: int) -> LogStatePartition:
+def _describe(broker: LogStateAccess, topic: str, index: int) -> LogStatePartition:
     try:
         partition = broker.replicas.get(topic, index)
     except ApiError as error:
@@ -81,7 +88,7 @@ def _describe(broker: Broker, topic: str, index: int) -> LogStatePartition:
 
 
 def compact_logs(
-    broker: Broker, request: CompactLogsRequest, context: RequestContext
+    broker: LogStateAccess, request: CompactLogsRequest, context: RequestContext
 ) -> Steps[CompactLogsResponse]:
     response = CompactLogsResponse()
     for topic in request.topics:
@@ -93,7 +100,7 @@ def compact_logs(
     return response
 
 
-def _compact(broker: Broker, topic: str, index: int) -> CompactLogsPartition:
+def _compact(broker: LogStateAccess, topic: str, index: int) -> CompactLogsPartition:
     try:
         broker.cleaning.compact_now(broker.replicas.get(topic, index))
     except ApiError as error:

@@ -14,10 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from ottla.broker.creation_rate import CreationRate
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.portions import in_portions
+from ottla.broker.ports import (
+    ClientLogging,
+    Configuration,
+    ControllerAccess,
+    ImageAccess,
+    ImageFollowing,
+    SlicedWork,
+    Time,
+)
 from ottla.broker.request_scheduler import Steps
 from ottla.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, NewTopic, check_name, is_internal
@@ -45,10 +55,16 @@ from ottla.protocol.messages.metadata import (
 )
 from ottla.protocol.schema import ZERO_UUID
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 logger = logging.getLogger("ottla.metadata")
+
+
+class ClusterDescription(
+    ClientLogging, Configuration, ControllerAccess, ImageAccess, ImageFollowing, SlicedWork, Time, Protocol
+):
+    """The cluster, and the topics that come to be because a client asked for them."""
+
+    @property
+    def creation_rate(self) -> CreationRate: ...
 
 
 def _bits(*operations: int) -> int:
@@ -75,7 +91,7 @@ _View = tuple[int, int, list[int], list[int], list[int]]
 
 
 def metadata(
-    broker: Broker, request: MetadataRequest, context: RequestContext
+    broker: ClusterDescription, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Steps[Any]:
     topics = request.topics
     if topics is None or (not topics and context.version == 0):
@@ -90,7 +106,9 @@ def metadata(
     return _by_name(broker, request, topics, context)
 
 
-def _all_topics(broker: Broker, request: MetadataRequest, version: int) -> Steps[MetadataResponse]:
+def _all_topics(
+    broker: ClusterDescription, request: MetadataRequest, version: int
+) -> Steps[MetadataResponse]:
     image, found = broker.image, []
     for topic in image.topics.values():
         found.append(_topic(topic, image, version))
@@ -99,7 +117,7 @@ def _all_topics(broker: Broker, request: MetadataRequest, version: int) -> Steps
 
 
 def _by_id(
-    broker: Broker, request: MetadataRequest, topics: Sequence[MetadataRequestTopic], version: int
+    broker: ClusterDescription, request: MetadataRequest, topics: Sequence[MetadataRequestTopic], version: int
 ) -> Steps[MetadataResponse]:
     image, unknown, known = broker.image, [], []
     for topic_id in dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID):
@@ -115,7 +133,7 @@ def _by_id(
 
 
 def _by_name(
-    broker: Broker,
+    broker: ClusterDescription,
     request: MetadataRequest,
     topics: Sequence[MetadataRequestTopic],
     context: RequestContext,
@@ -133,7 +151,11 @@ def _by_name(
 
 
 async def _create_first(
-    broker: Broker, request: MetadataRequest, names: list[str], missing: list[str], context: RequestContext
+    broker: ClusterDescription,
+    request: MetadataRequest,
+    names: list[str],
+    missing: list[str],
+    context: RequestContext,
 ) -> MetadataResponse:
     address, per_minute = context.connection.address, broker.config["auto.create.topics.per.minute"]
     now = broker.clock.monotonic()
@@ -164,7 +186,7 @@ async def _create_first(
 
 
 def _log_creation(
-    broker: Broker, names: Sequence[str], results: Sequence[object], context: RequestContext
+    broker: ClusterDescription, names: Sequence[str], results: Sequence[object], context: RequestContext
 ) -> None:
     """One line for the topics that were created and one for those that were not, however many they are."""
     created: list[str] = []
@@ -190,7 +212,7 @@ def _may_be_created(name: str) -> bool:
 
 
 def _named(
-    broker: Broker,
+    broker: ClusterDescription,
     request: MetadataRequest,
     names: Iterable[str],
     version: int,
@@ -222,7 +244,7 @@ def _name_error(name: str) -> ErrorCode | None:
 
 
 def _response(
-    broker: Broker, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    broker: ClusterDescription, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     image = broker.image
     if request.include_topic_authorized_operations:
@@ -295,7 +317,7 @@ def _view(state: PartitionState, image: ClusterImage, version: int) -> _View:
 
 
 def describe_cluster(
-    broker: Broker, request: DescribeClusterRequest, context: RequestContext
+    broker: ClusterDescription, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
     """A broker describes brokers only: its controller has no endpoint of its own."""
     if request.endpoint_type != BROKER_ENDPOINT:
@@ -327,7 +349,7 @@ def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
 
 
 def describe_topic_partitions(
-    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+    broker: ClusterDescription, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Steps[DescribeTopicPartitionsResponse]:
     """Topics in the order of their names, up to a number of partitions; the cursor says where to go on.
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.lookups import Lookups
+from ottla.broker.ports import PartitionAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.list_offsets import (
@@ -34,9 +36,6 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from ottla.replication.partition import Partition
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 LATEST = -1
 EARLIEST = -2
@@ -59,8 +58,13 @@ _PAUSE_AFTER = 200
 _Search: TypeAlias = tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]
 
 
+class OffsetLookup(PartitionAccess, Protocol):
+    @property
+    def lookups(self) -> Lookups: ...
+
+
 def list_offsets(
-    broker: Broker, request: ListOffsetsRequest, context: RequestContext
+    broker: OffsetLookup, request: ListOffsetsRequest, context: RequestContext
 ) -> Steps[ListOffsetsResponse | Coroutine[object, object, ListOffsetsResponse]]:
     asked: Counter[tuple[str, int]] = Counter()
     for topic in request.topics:
@@ -95,7 +99,7 @@ class _Question:
     """What a request asks of each of its partitions."""
 
     def __init__(
-        self, broker: Broker, asked: Counter[tuple[str, int]], committed_only: bool, version: int
+        self, broker: OffsetLookup, asked: Counter[tuple[str, int]], committed_only: bool, version: int
     ) -> None:
         self._broker = broker
         self._asked = asked
@@ -147,7 +151,7 @@ class _Question:
 
 
 def offset_for_leader_epoch(
-    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
+    broker: OffsetLookup, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> Steps[OffsetForLeaderEpochResponse]:
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
@@ -160,7 +164,7 @@ def offset_for_leader_epoch(
     return response
 
 
-def _epoch_end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _epoch_end(broker: OffsetLookup, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = broker.replicas.leader(topic, wanted.partition, wanted.current_leader_epoch)
     except ApiError as error:

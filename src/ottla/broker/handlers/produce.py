@@ -26,13 +26,16 @@ from collections.abc import Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.inspections import ClientGone, HeldBatch
+from ottla.broker.inspections import ClientGone, HeldBatch, Inspections
 from ottla.broker.portions import in_portions
+from ottla.broker.ports import PartitionAccess, Time, TopicNames, WaitingForOffsets
 from ottla.broker.request_scheduler import Steps
+from ottla.broker.space import Space
+from ottla.broker.watchdog import Watchdog
 from ottla.cluster.topic_rules import INTERNAL_TOPICS
 from ottla.completion import Completion
 from ottla.printable import shown
@@ -52,9 +55,6 @@ from ottla.replication.partition import Partition
 from ottla.storage.log_config import LogConfig
 from ottla.storage.results import AppendInfo
 from ottla.storage.validation import InvalidRecordsError, OpenElsewhere
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 logger = logging.getLogger("ottla.produce")
 
@@ -87,6 +87,15 @@ _Named = tuple[TopicProduceData, dict[int, PartitionProduceData], set[int]]
 _Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
 
 
+class RecordWriting(PartitionAccess, Time, TopicNames, WaitingForOffsets, Protocol):
+    @property
+    def inspections(self) -> Inspections: ...
+    @property
+    def space(self) -> Space: ...
+    @property
+    def watchdog(self) -> Watchdog: ...
+
+
 @dataclass(slots=True)
 class _Late:
     """A batch that is not appended at once, and what stands in the response for now."""
@@ -105,7 +114,7 @@ _Outcome = _Answer | Coroutine[Any, Any, _Answer]
 
 
 def produce(
-    broker: Broker, request: ProduceRequest, context: RequestContext
+    broker: RecordWriting, request: ProduceRequest, context: RequestContext
 ) -> _Outcome | Generator[Any, None, _Outcome]:
     if _is_short(request.topic_data):
         return _produce_few(broker, request, context)
@@ -136,7 +145,7 @@ def _is_short(topics: list[TopicProduceData]) -> bool:
     return entries <= _FEW and len({topic.name or topic.topic_id for topic in topics}) == len(topics)
 
 
-def _produce_few(broker: Broker, request: ProduceRequest, context: RequestContext) -> _Outcome:
+def _produce_few(broker: RecordWriting, request: ProduceRequest, context: RequestContext) -> _Outcome:
     """For most requests."""
     version = context.version
     waiting: list[_Unacknowledged] = []
@@ -158,7 +167,7 @@ def _produce_few(broker: Broker, request: ProduceRequest, context: RequestContex
     return _answer(broker, request, context, response, waiting)
 
 
-def _produce_many(broker: Broker, request: ProduceRequest, context: RequestContext) -> Steps[_Outcome]:
+def _produce_many(broker: RecordWriting, request: ProduceRequest, context: RequestContext) -> Steps[_Outcome]:
     """As `_produce_few`, with pauses, and with refusals for partitions that are named more than once."""
     acks, version = request.acks, context.version
     waiting: list[_Unacknowledged] = []
@@ -216,7 +225,7 @@ def _by_topic(topics: list[TopicProduceData]) -> Steps[Iterable[_Named]]:
     return found.values()
 
 
-def _name_of(broker: Broker, topic_id: bytes) -> str | None:
+def _name_of(broker: RecordWriting, topic_id: bytes) -> str | None:
     """The name of the topic with this id, unless its partitions here are gone or belong to a newer topic.
 
     That can be so before the image says it.
@@ -226,7 +235,7 @@ def _name_of(broker: Broker, topic_id: bytes) -> str | None:
 
 
 def _answer(
-    broker: Broker,
+    broker: RecordWriting,
     request: ProduceRequest,
     context: RequestContext,
     response: ProduceResponse,
@@ -245,7 +254,7 @@ def _answer(
 
 
 def _append(
-    broker: Broker,
+    broker: RecordWriting,
     topic: str | None,
     data: PartitionProduceData,
     request: ProduceRequest,
@@ -276,7 +285,7 @@ def _append(
     return place
 
 
-def _leader(broker: Broker, topic: str | None, index: int, acks: int) -> Partition:
+def _leader(broker: RecordWriting, topic: str | None, index: int, acks: int) -> Partition:
     """The partition, if a producer may write to it here and now."""
     if not -1 <= acks <= 1:
         raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
@@ -309,7 +318,7 @@ def _abandoned(acks: int, context: RequestContext) -> bool:
 
 
 async def _append_late(
-    broker: Broker,
+    broker: RecordWriting,
     request: ProduceRequest,
     context: RequestContext,
     response: ProduceResponse,
@@ -335,13 +344,13 @@ async def _append_late(
     return _answer(broker, request, context, response, waiting)
 
 
-def _let_go(broker: Broker, one: _Late) -> None:
+def _let_go(broker: RecordWriting, one: _Late) -> None:
     if one.held is not None:
         broker.inspections.release(one.held)
 
 
 async def _append_one_late(
-    broker: Broker,
+    broker: RecordWriting,
     request: ProduceRequest,
     context: RequestContext,
     waiting: list[_Unacknowledged],
@@ -465,7 +474,11 @@ def _settled(waiting: _Unacknowledged, acks: int) -> bool:
 
 
 def _wait(
-    broker: Broker, timeout_ms: int, acks: int, waiting: list[_Unacknowledged], response: ProduceResponse
+    broker: RecordWriting,
+    timeout_ms: int,
+    acks: int,
+    waiting: list[_Unacknowledged],
+    response: ProduceResponse,
 ) -> Completion[ProduceResponse]:
     def ready() -> bool:
         waiting[:] = [w for w in waiting if not _settled(w, acks)]

@@ -14,23 +14,25 @@ included, and retriable ones make the Java client hang until its timeout.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.broker.dispatch import RequestContext
+from ottla.broker.ports import ClientLogging, Configuration, ControllerAccess
 from ottla.printable import shown
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 logger = logging.getLogger("ottla.producer_ids")
 
 NONE = -1
 
 
+class ProducerIdAllocation(ClientLogging, Configuration, ControllerAccess, Protocol):
+    """Ids come from the controller."""
+
+
 async def init_producer_id(
-    broker: Broker, request: InitProducerIdRequest, context: RequestContext
+    broker: ProducerIdAllocation, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
     error = _refusal(broker, request, context)
     if error is not None:
@@ -47,7 +49,9 @@ async def init_producer_id(
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
-def _refusal(broker: Broker, request: InitProducerIdRequest, context: RequestContext) -> ErrorCode | None:
+def _refusal(
+    broker: ProducerIdAllocation, request: InitProducerIdRequest, context: RequestContext
+) -> ErrorCode | None:
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return ErrorCode.INVALID_REQUEST
     if request.transactional_id is None:

@@ -19,10 +19,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.portions import MAX_CHANGES, TOO_MANY_PARTITIONS, in_portions
+from ottla.broker.ports import Configuration, ControllerAccess, ImageAccess, ImageFollowing, SlicedWork
 from ottla.broker.request_scheduler import Steps
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, MorePartitions, NewTopic, PlannedTopic
 from ottla.config.keys import show
@@ -50,16 +51,17 @@ from ottla.protocol.messages.delete_topics import (
 )
 from ottla.protocol.schema import ZERO_UUID
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 NAMED_TWICE = "Duplicate topic name."
 _AT_A_TIME = 100
 """Topics, or partitions of new topics, that are changed together; other requests are served in between."""
 
 
+class TopicAdministration(Configuration, ControllerAccess, ImageAccess, ImageFollowing, SlicedWork, Protocol):
+    """Topics are changed by the controller; the answer leaves when the change counts here."""
+
+
 async def create_topics(
-    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+    broker: TopicAdministration, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     asked = [topic for topic in request.topics if named[topic.name] == 1]
@@ -79,7 +81,7 @@ async def create_topics(
     return await broker.in_slices(_creation(broker, asked, outcomes, named, context.version), context)
 
 
-def _too_many_partitions(broker: Broker, topics: Sequence[CreatableTopic]) -> bool:
+def _too_many_partitions(broker: TopicAdministration, topics: Sequence[CreatableTopic]) -> bool:
     """As Kafka counts: those that are asked for, and one at least for each topic."""
     default = max(broker.config["num.partitions"], 1)
     counts = (
@@ -109,7 +111,7 @@ def _by_partitions(topics: Sequence[CreatableTopic]) -> Iterator[list[CreatableT
 
 
 def _creation(
-    broker: Broker,
+    broker: TopicAdministration,
     asked: Sequence[CreatableTopic],
     outcomes: Sequence[PlannedTopic | ApiError],
     named: Counter[str],
@@ -161,7 +163,7 @@ def _created(plan: PlannedTopic) -> CreatableTopicResult:
     )
 
 
-def _configs(broker: Broker, plan: PlannedTopic) -> list[CreatableTopicConfigs]:
+def _configs(broker: TopicAdministration, plan: PlannedTopic) -> list[CreatableTopicConfigs]:
     """Every topic key with its value and where that comes from: the topic, or the broker key behind it."""
     values = topic_config(broker.config, plan.configs)
     listed = []
@@ -187,7 +189,7 @@ def _named_twice(named: Counter[str]) -> Iterable[str]:
 
 
 async def delete_topics(
-    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+    broker: TopicAdministration, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     if context.version < 6:
         states = [DeleteTopicState(name=name) for name in request.topic_names]
@@ -221,7 +223,7 @@ def _not_deleted(topic: str | bytes, error: ApiError) -> DeletableTopicResult:
 
 
 def _deletable(
-    broker: Broker, states: Iterable[DeleteTopicState], refused: list[DeletableTopicResult]
+    broker: TopicAdministration, states: Iterable[DeleteTopicState], refused: list[DeletableTopicResult]
 ) -> Steps[list[str | bytes]]:
     """The topics that are named once and one way; results for the others go to `refused`."""
 
@@ -264,7 +266,7 @@ def _deletable(
 
 
 async def create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
+    broker: TopicAdministration, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
     results = [
