@@ -26,6 +26,7 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition import Partition
 from ottla.storage.checkpoints import TopicPartition
 from ottla.storage.cleaning.cleaner import Cleaner, CleanerSettings
+from ottla.storage.cleaning.decisions import Cleanability
 from ottla.storage.cleaning.job import CleaningJob, Outcomes, Progress, run
 from ottla.storage.cleaning.state import CleaningState
 from ottla.storage.cleaning.worker import CleanerProcess
@@ -120,6 +121,16 @@ class Cleaning:
         self._released.discard(topic)
         for key in [key for key in self.cleaner.states if key[0] == topic]:
             self.cleaner.forget(*key)
+
+    # -- what is known ------------------------------------------------------------------------------------
+
+    def state(self, topic: str, index: int) -> CleaningState:
+        """How the compaction of a partition stands."""
+        return self.cleaner.states.get((topic, index)) or CleaningState()
+
+    def cleanability(self, partition: Partition) -> Cleanability:
+        """How much of a compacted partition is clean. ApiError when its log is offline."""
+        return self.cleaner.cleanability(partition.log, partition.last_stable_offset)
 
     # -- orders -------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.log import Log
+from ottla.replication.partition import Partition
 from ottla.storage.results import OffsetAndTime
 from ottla.storage.time_search import TimeSearch, TooLong
 
@@ -35,18 +35,20 @@ class Lookups:
         self._stopping = True
         self._thread.shutdown(wait=False)
 
-    async def since(self, log: Log, timestamp: int) -> OffsetAndTime | None:
-        """The first record of a log whose timestamp is at least that. ApiError when the log is offline."""
-        return await self._first(log, log.searches_since(timestamp))
+    async def since(self, partition: Partition, timestamp: int) -> OffsetAndTime | None:
+        """The first record whose timestamp is at least that. ApiError when the log is offline."""
+        return await self._first(partition, partition.searches_since(timestamp))
 
-    async def newest(self, log: Log) -> OffsetAndTime | None:
-        """The first record of a log that carries its largest timestamp."""
-        return await self._first(log, log.searches_newest())
+    async def newest(self, partition: Partition) -> OffsetAndTime | None:
+        """The first record that carries the largest timestamp."""
+        return await self._first(partition, partition.searches_newest())
 
-    async def _first(self, log: Log, searches: Iterator[TimeSearch | None]) -> OffsetAndTime | None:
+    async def _first(
+        self, partition: Partition, searches: Iterator[TimeSearch | None]
+    ) -> OffsetAndTime | None:
         began = self._monotonic()
         for search in searches:
-            found = None if search is None else await self._run(log, search, began + _ITERATION_SECONDS)
+            found = None if search is None else await self._run(partition, search, began + _ITERATION_SECONDS)
             if found is not None:
                 return found
             if self._monotonic() - began > _ITERATION_SECONDS:
@@ -54,12 +56,12 @@ class Lookups:
                 began = self._monotonic()
         return None
 
-    async def _run(self, log: Log, search: TimeSearch, deadline: float) -> OffsetAndTime | None:
+    async def _run(self, partition: Partition, search: TimeSearch, deadline: float) -> OffsetAndTime | None:
         try:
-            return log.run_search(search, only_small=True, is_late=lambda: self._monotonic() > deadline)
+            return partition.run_search(search, only_small=True, is_late=lambda: self._monotonic() > deadline)
         except TooLong:
             self._check_running()
-            work = partial(log.run_search, search, pause=self._pause)
+            work = partial(partition.run_search, search, pause=self._pause)
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _pause(self) -> None:

@@ -1,8 +1,7 @@
 """A partition on this broker: its log, its place among the replicas, and the requests that wait for it.
 
 The shell around `ReplicaState`: it appends to and reads from the log, tells the state what happened, and
-wakes the purgatory when the high watermark moves. Produce and fetch handlers talk to this object and to
-nothing below it.
+wakes the purgatory when the high watermark moves. Handlers talk to this object and to nothing below it.
 
 When a topic asks for fsync before the answer (`flush.messages`), an append that makes a flush due does not
 count until a thread has flushed it: `local_end` stands still meanwhile, so neither the high watermark nor an
@@ -18,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -27,6 +26,9 @@ from ottla.replication.replica_state import ReplicaState
 from ottla.replication.slow_disk import LARGE_WRITE, SLOW_SECONDS, SlowDisk
 from ottla.storage.log import AppendInfo, FileSlice, Log
 from ottla.storage.log_config import FOREVER, LogConfig
+from ottla.storage.producer_state import ProducerState
+from ottla.storage.results import OffsetAndTime
+from ottla.storage.time_search import TimeSearch
 
 logger = logging.getLogger("ottla.partition")
 
@@ -106,13 +108,55 @@ class Partition:
         return self.log.log_start_offset
 
     @property
+    def end_offset(self) -> int:
+        """The offset behind the last record in the log, visible or not."""
+        return self.log.end_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of its log."""
+        return self.log.size
+
+    @property
+    def segment_count(self) -> int:
+        return self.log.segment_count
+
+    @property
     def config(self) -> LogConfig:
         """The settings of its topic."""
         return self.log.config
 
+    @property
+    def producers(self) -> list[ProducerState]:
+        """The idempotent and transactional producers that it remembers."""
+        return self.log.producers.active
+
+    @property
+    def latest_epoch(self) -> int:
+        """The leader epoch of the last record."""
+        return self.log.leader_epochs.latest
+
+    @property
+    def epoch_at_log_start(self) -> int:
+        """The leader epoch of the first record."""
+        return self.log.leader_epochs.epoch_for(self.log.log_start_offset)
+
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """The largest epoch up to `leader_epoch` in the log, and the offset behind its last record."""
         return self.log.leader_epochs.end_offset_for(leader_epoch, self.log.end_offset)
+
+    def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where the log of a reader parted from this one: an epoch and its end here. None when it did not.
+
+        OFFSET_OUT_OF_RANGE when the epoch is newer than that of every record here.
+        """
+        epoch, end = self.end_of_epoch(last_fetched_epoch)
+        if epoch < 0:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic}-{self.index} has no record of leader epoch {last_fetched_epoch}",
+            )
+        return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
 
     @property
     def last_stable_offset(self) -> int:
@@ -127,6 +171,11 @@ class Partition:
         if current_leader_epoch < self.state.leader_epoch:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def check_follower(self, broker_id: int) -> None:
+        """Refuse a broker that fetches as a follower and has no replica of this."""
+        if self.state.follower(broker_id) is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} is no replica of this")
 
     def check_in_sync(self, after_append: bool = False) -> None:
         """acks=all is refused while fewer replicas are in sync than the topic demands."""
@@ -270,6 +319,25 @@ class Partition:
         limit = stable if committed_only else high_watermark
         records = log.read(offset, max_bytes, limit, at_least_one, wait=wait)
         return PartitionRead(records, high_watermark, stable, log.log_start_offset)
+
+    def searches_since(self, timestamp: int) -> Iterator[TimeSearch | None]:
+        """Where to look for the first record with at least that timestamp; see `Log.searches_since`."""
+        return self.log.searches_since(timestamp)
+
+    def searches_newest(self) -> Iterator[TimeSearch | None]:
+        """Where to look for the record with the largest timestamp."""
+        return self.log.searches_newest()
+
+    def run_search(
+        self,
+        search: TimeSearch,
+        *,
+        pause: Callable[[], object] | None = None,
+        only_small: bool = False,
+        is_late: Callable[[], bool] | None = None,
+    ) -> OffsetAndTime | None:
+        """Look in one place; see `Log.run_search`."""
+        return self.log.run_search(search, pause=pause, only_small=only_small, is_late=is_late)
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log start up; -1 stands for the high watermark. Returns the new log start."""

@@ -46,7 +46,7 @@ def _describe(broker: PartitionAccess, topic: str, index: int) -> Steps[Partitio
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     producers = []
-    for number, producer in enumerate(list(partition.log.producers.active)):
+    for number, producer in enumerate(partition.producers):
         producers.append(
             ProducerState(
                 producer_id=producer.producer_id,

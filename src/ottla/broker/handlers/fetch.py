@@ -298,16 +298,14 @@ class _Fetch:
         try:
             partition = self._partition(want)
             if want.last_fetched_epoch >= 0:
-                epoch, end = partition.end_of_epoch(want.last_fetched_epoch)
-                if epoch < 0:
-                    raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-                if epoch < want.last_fetched_epoch or end < want.fetch_offset:
+                parted = partition.divergence(want.last_fetched_epoch, want.fetch_offset)
+                if parted is not None:
                     return PartitionData(
                         partition_index=want.partition,
                         high_watermark=partition.high_watermark,
                         last_stable_offset=partition.last_stable_offset,
                         log_start_offset=partition.log_start_offset,
-                        diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end),
+                        diverging_epoch=EpochEndOffset(epoch=parted[0], end_offset=parted[1]),
                         aborted_transactions=[] if self._committed_only else None,
                         records=b"",
                     )
@@ -352,10 +350,8 @@ class _Fetch:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = known
         partition = self._broker.replicas.leader(name, want.partition, want.current_leader_epoch)
-        if self._replica_id >= 0 and partition.state.follower(self._replica_id) is None:
-            raise ApiError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self._replica_id} is no replica of this"
-            )
+        if self._replica_id >= 0:
+            partition.check_follower(self._replica_id)
         return partition
 
     def wait(self, seconds: float) -> _Later:

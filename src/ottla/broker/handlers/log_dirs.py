@@ -40,8 +40,8 @@ def describe_log_dirs(
             topics.setdefault(partition.topic, []).append(
                 DescribeLogDirsPartition(
                     partition_index=partition.index,
-                    partition_size=partition.log.size,
-                    offset_lag=max(partition.high_watermark - partition.log.end_offset, 0),
+                    partition_size=partition.size,
+                    offset_lag=max(partition.high_watermark - partition.end_offset, 0),
                 )
             )
     total, usable = broker.directory.space()

@@ -24,7 +24,6 @@ from ottla.protocol.messages.log_state import (
     LogStatePartition,
     LogStateTopicResult,
 )
-from ottla.storage.cleaning.state import CleaningState
 
 
 class LogStateAccess(PartitionAccess, Protocol):
@@ -56,14 +55,12 @@ def _describe(broker: LogStateAccess, topic: str, index: int) -> LogStatePartiti
         partition = broker.replicas.get(topic, index)
     except ApiError as error:
         return LogStatePartition(partition_index=index, error_code=error.code, error_message=error.message)
-    log = partition.log
-    cleaner = broker.cleaning.cleaner
-    state = cleaner.states.get((topic, index)) or CleaningState()
+    state = broker.cleaning.state(topic, index)
     answer = LogStatePartition(
         partition_index=index,
-        size=log.size,
-        segments=log.segment_count,
-        is_compacted=log.config.is_compacted,
+        size=partition.size,
+        segments=partition.segment_count,
+        is_compacted=partition.config.is_compacted,
         is_running=state.running,
         is_asked_for=state.asked_for,
         bytes_read=state.bytes_read,
@@ -72,9 +69,9 @@ def _describe(broker: LogStateAccess, topic: str, index: int) -> LogStatePartiti
         uncleanable=state.uncleanable,
         problem=state.problem,
     )
-    if log.config.is_compacted:
+    if partition.config.is_compacted:
         try:
-            where = cleaner.cleanability(log, partition.last_stable_offset)
+            where = broker.cleaning.cleanability(partition)
         except ApiError as error:
             return LogStatePartition(
                 partition_index=index, error_code=error.code, error_message=error.message

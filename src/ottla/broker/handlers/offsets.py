@@ -126,12 +126,10 @@ class _Question:
         except ApiError as error:
             answer.error_code = error.code
             return
-        log = partition.log
         if wanted.timestamp == LATEST:
-            answer.offset, answer.leader_epoch = self._limit(partition), log.leader_epochs.latest
+            answer.offset, answer.leader_epoch = self._limit(partition), partition.latest_epoch
         elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-            answer.offset = log.log_start_offset
-            answer.leader_epoch = log.leader_epochs.epoch_for(log.log_start_offset)
+            answer.offset, answer.leader_epoch = partition.log_start_offset, partition.epoch_at_log_start
 
     async def search(self, searches: list[_Search], response: ListOffsetsResponse) -> ListOffsetsResponse:
         """Answer what needs one, partition by partition, with other requests served in between."""
@@ -139,9 +137,9 @@ class _Question:
             try:
                 partition = self._partition(topic, wanted)
                 if wanted.timestamp == MAX_TIMESTAMP:
-                    found = await self._broker.lookups.newest(partition.log)
+                    found = await self._broker.lookups.newest(partition)
                 else:
-                    found = await self._broker.lookups.since(partition.log, wanted.timestamp)
+                    found = await self._broker.lookups.since(partition, wanted.timestamp)
                 if found is not None and found.offset < self._limit(partition):
                     answer.offset, answer.timestamp, answer.leader_epoch = found
             except ApiError as error:
