@@ -35,6 +35,8 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
+_OUTLINE = Struct(">8xi4xb4xh")
+_LENGTH = Struct(">8xi")
 _STAMP_OFFSET = Struct(">q")
 _STAMP_EPOCH = Struct(">i")
 
@@ -95,6 +97,20 @@ class BatchHeader(NamedTuple):
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+read_outline = _OUTLINE.unpack_from
+"""(buffer, position=0) -> batch length, magic and attributes, by which Produce admits a batch: cheaper than
+the whole header. struct.error when fewer than 23 bytes are left."""
+
+
+def batch_follows(buffer: bytes | bytearray | memoryview, position: int) -> bool:
+    """Whether the bytes from `position` on hold as many as the batch that begins there claims to have."""
+    left = len(buffer) - position
+    if left <= LENGTH_OVERHEAD:
+        return False
+    (length,) = _LENGTH.unpack_from(buffer, position)
+    return bool(length + LENGTH_OVERHEAD <= left)
 
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:

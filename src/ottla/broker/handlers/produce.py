@@ -25,7 +25,6 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
-from struct import Struct
 from typing import Any, Protocol
 
 from ottla.broker.connection import Refused
@@ -39,7 +38,15 @@ from ottla.broker.watchdog import Watchdog
 from ottla.cluster.topic_rules import INTERNAL_TOPICS
 from ottla.completion import Completion
 from ottla.printable import shown
-from ottla.protocol.batches import COMPRESSION_MASK, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL
+from ottla.protocol.batches import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL,
+    batch_follows,
+    read_outline,
+)
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.produce import (
@@ -71,10 +78,6 @@ _ZSTD_SINCE = 7
 _IDS_SINCE = 13
 """From this version on topics are named by id."""
 _TOO_MUCH_WAITS = "too many batches wait to be opened; try again later"
-_LENGTH = Struct(">i")  # at byte 8
-_LENGTH_POSITION = 8
-_MAGIC_AND_ATTRIBUTES = Struct(">bIh")  # at byte 16, with the CRC between them
-_MAGIC_POSITION = 16
 _WITHOUT_LOG_START = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.MESSAGE_TOO_LARGE,
@@ -405,10 +408,10 @@ def _one_batch(records: memoryview | None, transactional_id: str | None, version
     size = 0 if records is None else len(records)
     if records is None or size < HEADER_SIZE:
         raise ApiError(ErrorCode.INVALID_RECORD, "the records hold no whole batch")
-    end = _LENGTH.unpack_from(records, _LENGTH_POSITION)[0] + LENGTH_OVERHEAD
+    length, magic, attributes = read_outline(records)
+    end = length + LENGTH_OVERHEAD
     if end > size:
         raise ApiError(ErrorCode.INVALID_RECORD, "the records hold no whole batch")
-    magic, _, attributes = _MAGIC_AND_ATTRIBUTES.unpack_from(records, _MAGIC_POSITION)
     if magic != MAGIC:
         known = magic in (0, 1)
         raise ApiError(
@@ -424,19 +427,11 @@ def _one_batch(records: memoryview | None, transactional_id: str | None, version
                 "a transactional batch in a request without a transactional id",
             )
         raise ApiError(ErrorCode.INVALID_TXN_STATE, f"{transactional_id} has no transaction here")
-    if end != size and _another_batch(records, end):
+    if HEADER_SIZE <= end < size and batch_follows(records, end):  # what is cut off is left out by the log
         raise ApiError(
             ErrorCode.INVALID_RECORD, "a produce request brings one batch for a partition, not more"
         )
     return records
-
-
-def _another_batch(records: memoryview, position: int) -> bool:
-    """Whether a whole batch follows; bytes that are cut off are left out by the log."""
-    left = len(records) - position
-    if position < HEADER_SIZE or left <= LENGTH_OVERHEAD:
-        return False
-    return bool(_LENGTH.unpack_from(records, position + _LENGTH_POSITION)[0] + LENGTH_OVERHEAD <= left)
 
 
 def _refusal(index: int, error: ApiError, log_start: int) -> PartitionProduceResponse:
