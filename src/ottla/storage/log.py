@@ -590,6 +590,10 @@ class Log:
             return True
         with self._guard("truncate"):
             cut = self._row.find_cut(offset)
+        if cut.end_offset < self.log_start_offset:  # the log starts within the batch that goes
+            self.truncate_fully(self.log_start_offset)
+            return True
+        with self._guard("truncate"):
             self._lower_recovery_point(cut.end_offset)
             with self._lock:
                 self._row.cut(cut, self._removal_ms())

@@ -459,3 +459,17 @@ class TestStableOffset:
         fill(log, 1)
         assert log.last_stable_offset(7) == 3
         assert log.last_stable_offset(2) == 2
+
+
+def test_truncating_a_batch_in_which_the_log_starts_leaves_an_empty_log_at_its_start() -> None:
+    store = Store()
+    store.log.append(batch(2), 0)
+    store.log.append(batch(4), 0)
+    store.log.delete_records_before(4)
+    assert store.log.truncate_to(5)
+    assert (store.log.log_start_offset, store.log.end_offset) == (4, 4)
+    assert read_all(store.log) == []
+    for open_again in (store.reopen, store.crash):
+        log = open_again()
+        assert (log.log_start_offset, log.end_offset) == (4, 4)
+    assert store.log.append(batch(1), 0).first_offset == 4
