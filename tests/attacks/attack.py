@@ -73,8 +73,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Attack:
-    """`longest_wait` (seconds) and `memory` (bytes above what was used before) hold on a busy machine too;
-    what is aimed at on a quiet one is a tenth of such a wait."""
+    """`longest_wait` (seconds) and `memory` (bytes above what was used before) hold on a busy machine too. A
+    tenth of such a wait is aimed at on a quiet one."""
 
     name: str
     run: Callable[[Target], None]
@@ -121,12 +121,15 @@ class Measurement:
 
 
 @contextmanager
-def measured(target: Target) -> Iterator[Measurement]:
-    """Probe the broker while the body runs; the outcome is there when the body has ended."""
+def measured(target: Target, *, busy_machine: bool = False) -> Iterator[Measurement]:
+    """Probe the broker while the body runs; the outcome is there when the body has ended.
+
+    With `busy_machine` waits are counted without the time that other programs had the processors.
+    """
     target.create_topic("probe")
     result = Measurement()
     probe = subprocess.Popen(
-        [sys.executable, str(PROBE), target.address],
+        [sys.executable, str(PROBE), target.address, *([str(target.pid)] if busy_machine else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -154,9 +157,9 @@ def measured(target: Target) -> Iterator[Measurement]:
         probe.wait()
 
 
-def carry_out(one: Attack, target: Target) -> Outcome:
+def carry_out(one: Attack, target: Target, *, busy_machine: bool = False) -> Outcome:
     if one.prepare is not None:
         one.prepare(target)
-    with measured(target) as result:
+    with measured(target, busy_machine=busy_machine) as result:
         one.run(target)
     return result.outcome

@@ -2,11 +2,13 @@
 
 Run as a program, so that nothing an attack does in the test's own process delays it:
 
-    python probe.py HOST:PORT
+    python probe.py HOST:PORT [PID]
 
 It produces one record to the topic `probe`, fetches it and asks for the API versions, again and again, until
 its standard input is closed. Then it prints one line of JSON: how many requests were answered, the longest
-wait and the 99th percentile, in seconds. The time until a failed request ends is a wait like others.
+wait and the 99th percentile, in seconds. The time until a failed request ends is a wait like others. With the
+process id of the broker, time in which the broker or this program was ready to run and had no processor is
+not counted: other programs of a busy machine took it, not the broker.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ PATIENCE = 120.0
 
 
 class Probe:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, broker: str | None = None) -> None:
         self._address = address
+        self._schedules = [Path(f"/proc/{each}/schedstat") for each in (broker, "self") if broker and each]
         self.waits: list[float] = []
         self.failures = 0
 
@@ -49,11 +52,16 @@ class Probe:
                 self._timed(lambda: client.call(ApiVersionsRequest(), 0))
 
     def _timed(self, request: Callable[[], Any]) -> Any:
-        began = time.monotonic()
+        began, delayed = time.monotonic(), self._delays()
         try:
             return request()
         finally:
-            self.waits.append(time.monotonic() - began)
+            wait = time.monotonic() - began
+            self.waits.append(max(wait - (self._delays() - delayed), 0.0))
+
+    def _delays(self) -> float:
+        """Seconds that the broker's event loop and this program have waited for a processor."""
+        return sum(int(path.read_text().split()[1]) for path in self._schedules) / 1e9
 
     def report(self) -> dict[str, float]:
         waits = sorted(self.waits) or [0.0]
@@ -72,7 +80,7 @@ def _closed(file: TextIO) -> bool:
 
 
 if __name__ == "__main__":
-    probe = Probe(sys.argv[1])
+    probe = Probe(*sys.argv[1:])
     try:
         probe.run()
     except OSError as error:

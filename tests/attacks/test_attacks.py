@@ -15,7 +15,7 @@ from broker_process import BrokerProcess
 def test_other_clients_are_served_during_an_attack(one: Attack, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, one.settings) as broker:
         assert broker.process is not None
-        outcome = carry_out(one, Target(broker.bootstrap_servers, broker.process.pid))
+        outcome = carry_out(one, Target(broker.bootstrap_servers, broker.process.pid), busy_machine=True)
         print(
             f"{one.name}: longest wait {outcome.longest_wait * 1000:.0f} ms, "
             f"p99 {outcome.p99 * 1000:.1f} ms, peak {outcome.peak_memory / MB:.0f} MB, "
