@@ -40,6 +40,7 @@ from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import BatchRange, ProducerStates
 from ottla.storage.results import AppendInfo, FileSlice, OffsetAndTime
 from ottla.storage.retention import segments_to_delete
+from ottla.storage.rolling import should_roll
 from ottla.storage.scan import Damaged
 from ottla.storage.segment import Segment, SegmentInfo
 from ottla.storage.segment_list import LogFiles
@@ -365,7 +366,7 @@ class Log:
         max_timestamp = first.max_timestamp
         if len(batches) > 1:
             max_timestamp = max(header.max_timestamp for _, _, header in batches)
-        if segment.should_roll(config, size, next_offset - 1, max_timestamp, now):
+        if should_roll(segment, config, size, next_offset - 1, max_timestamp, now):
             segment = self._row.roll(first_offset, self.producers)
         return segment
 

@@ -16,11 +16,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 from ottla.protocol.batches import LENGTH_OVERHEAD
 from ottla.storage.file_names import INDEX_SUFFIX, LOG_SUFFIX, SUFFIXES, TIME_INDEX_SUFFIX, file_name
 from ottla.storage.files import Disk, File
+from ottla.storage.index_files import build_indexes, last_entry, size_if_there, write_entries
 from ottla.storage.log_config import LogConfig
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.offset_index import CorruptIndex, OffsetIndex
@@ -42,8 +42,6 @@ _TAIL_LONGEST = 128  # batches whose position is kept in memory; two numbers eac
 _TAIL_SHORTEST = 64
 _RESERVES_FROM = 16 * 1024 * 1024  # a segment of this size goes on growing, and has space reserved for it
 _RESERVED_AHEAD = 4 * 1024 * 1024
-_YOUNGEST_ROLLED_MS = 10_000
-_SMALLEST_ROLLED = 1024 * 1024
 REBUILD_INTERVAL = 4096  # of an index that turns out to be damaged when it is first used
 
 
@@ -316,21 +314,10 @@ class Segment:
         """Where the last batch in the index begins; reads only the end of the file. CorruptIndex if so."""
         if self._index is not None:
             return self._index.positions[-1] if self._index.positions else 0
-        tail = self._end_of_file(INDEX_SUFFIX, OFFSET_ENTRY_SIZE)
+        tail = last_entry(self._disk, self.path_of(INDEX_SUFFIX), OFFSET_ENTRY_SIZE)
         if not tail:
             return 0
         return OffsetIndex.decode(tail, self.size).positions[0]
-
-    def _end_of_file(self, suffix: str, entry_size: int) -> bytes:
-        """The last entry of an index file, nothing when it is empty."""
-        try:
-            file = self._disk.open(self.path_of(suffix))
-        except FileNotFoundError:
-            raise CorruptIndex(f"{self.path_of(suffix)} is missing") from None
-        size = file.size
-        if size % entry_size:
-            raise CorruptIndex(f"{size} bytes are no whole number of {entry_size}-byte entries")
-        return file.read_at(size - entry_size, entry_size) if size else b""
 
     def keep_indexes_to(self, position: int, offset: int) -> None:
         """Forget what the indexes say about batches from `position`, where `offset` begins, on."""
@@ -348,19 +335,8 @@ class Segment:
 
     def rebuild_indexes(self, interval: int) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes, in memory and on disk, from the batches in the file. Damaged when the file is."""
-        index, time_index = OffsetIndex(), TimeIndex()
-        newest, newest_offset, since_index = -1, self.base_offset, 0
-        highest = self.base_offset + MAX_RELATIVE_OFFSET
-        for position, header in walk(self.file, 0, self.size, self.base_offset, highest):
-            last_offset = header.base_offset + header.last_offset_delta
-            if header.max_timestamp > newest:
-                newest, newest_offset = header.max_timestamp, last_offset
-            if since_index > interval:
-                index.add(last_offset - self.base_offset, position)
-                time_index.add(newest, newest_offset - self.base_offset)
-                since_index = 0
-            since_index += header.batch_length + LENGTH_OVERHEAD
-        self.max_timestamp, self.max_timestamp_offset, self._since_index = newest, newest_offset, since_index
+        built = build_indexes(self.file, self.size, self.base_offset, interval)
+        index, time_index, self.max_timestamp, self.max_timestamp_offset, self._since_index = built
         self._index, self._time_index = index, time_index
         self.write_indexes(finish=self.sealed, spare=True)
         if self.sealed:
@@ -387,7 +363,8 @@ class Segment:
                 last = self._time_index.last
             else:
                 try:
-                    last = TimeIndex.decode(self._end_of_file(TIME_INDEX_SUFFIX, TIME_ENTRY_SIZE)).last
+                    entry = last_entry(self._disk, self.path_of(TIME_INDEX_SUFFIX), TIME_ENTRY_SIZE)
+                    last = TimeIndex.decode(entry).last
                 except CorruptIndex:
                     self.rebuild_indexes(REBUILD_INTERVAL)
                     assert self.max_timestamp is not None
@@ -420,13 +397,8 @@ class Segment:
 
     def index_file_sizes(self) -> tuple[int, int]:
         """Bytes of the files of both indexes; 0 for one that is missing, which is rebuilt on use."""
-        sizes = []
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            try:
-                sizes.append(self._disk.size(self.path_of(suffix)))
-            except FileNotFoundError:
-                sizes.append(0)
-        return sizes[0], sizes[1]
+        index, time_index = self.path_of(INDEX_SUFFIX), self.path_of(TIME_INDEX_SUFFIX)
+        return size_if_there(self._disk, index) or 0, size_if_there(self._disk, time_index) or 0
 
     def as_files(self) -> SegmentFiles:
         """What the next start finds of the segment. Only for one that is closed."""
@@ -449,7 +421,11 @@ class Segment:
         the time index also gets the largest timestamp so far, as the last entry of a closed file must be.
         With `spare` no files are made for a segment that `has_no_index_entries`.
         """
-        if spare and self.has_no_index_entries() and not self._has_index_file():
+        if (
+            spare
+            and self.has_no_index_entries()
+            and size_if_there(self._disk, self.path_of(INDEX_SUFFIX)) is None
+        ):
             self._finished_size = self.size if finish else -1
             return []
         if finish:
@@ -457,19 +433,12 @@ class Segment:
         written: list[File] = []
         index, time_index = self._index, self._time_index
         if index is not None:
-            file = self._disk.open(self.path_of(INDEX_SUFFIX), create=True)
-            file.write_at(index.written * OFFSET_ENTRY_SIZE, index.encode(index.written))
-            index.written = len(index)
-            file.truncate(index.written * OFFSET_ENTRY_SIZE)
-            written.append(file)
+            written.append(write_entries(self._disk, self.path_of(INDEX_SUFFIX), index, OFFSET_ENTRY_SIZE))
             if self._file is not None:
                 self._open_segments.index_loaded(self)
         if time_index is not None:
-            file = self._disk.open(self.path_of(TIME_INDEX_SUFFIX), create=True)
-            file.write_at(time_index.written * TIME_ENTRY_SIZE, time_index.encode(time_index.written))
-            time_index.written = len(time_index)
-            file.truncate(time_index.written * TIME_ENTRY_SIZE)
-            written.append(file)
+            path = self.path_of(TIME_INDEX_SUFFIX)
+            written.append(write_entries(self._disk, path, time_index, TIME_ENTRY_SIZE))
         self._finished_size = self.size if finish else -1
         return written
 
@@ -480,13 +449,6 @@ class Segment:
         of partitions, to make files for them would be most of the work of a stop.
         """
         return not self.sealed and self._index is not None and not len(self._index)
-
-    def _has_index_file(self) -> bool:
-        try:
-            self._disk.size(self.path_of(INDEX_SUFFIX))
-        except FileNotFoundError:
-            return False
-        return True
 
     @property
     def indexes_are_finished(self) -> bool:
@@ -509,41 +471,12 @@ class Segment:
 
     # -- writing -------------------------------------------------------------------------------------
 
-    def should_roll(
-        self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int
-    ) -> bool:
-        """Whether an append of `size` bytes has to go to a new segment."""
-        if self.size + size > config.segment_bytes:
-            return self.size > 0
-        if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
-            return True
-        if self.size == 0:
-            return False
-        first_timestamp = self.load_first_timestamp()
-        if 0 <= first_timestamp <= now_ms:
-            waited = max_timestamp - first_timestamp
-        else:
-            waited = now_ms - self.created_ms
-        if waited > config.longest_segment_ms - self._jitter(config) and not self._is_fresh(config, now_ms):
-            return True
+    def indexes_are_full(self, config: LogConfig) -> bool:
+        """Whether another entry would make one of the indexes larger than the topic allows."""
         index, time_index = self._index, self._time_index
         return (index is not None and (len(index) + 1) * OFFSET_ENTRY_SIZE > config.segment_index_bytes) or (
             time_index is not None and (len(time_index) + 2) * TIME_ENTRY_SIZE > config.segment_index_bytes
         )
-
-    def _is_fresh(self, config: LogConfig, now_ms: int) -> bool:
-        """Too young and too small to be rolled for the times of its records: a producer that writes them
-        weeks apart would make a segment, with all its files, of each batch. Not where segments of a few
-        seconds are asked for."""
-        if config.longest_segment_ms <= _YOUNGEST_ROLLED_MS or self.size >= _SMALLEST_ROLLED:
-            return False
-        return 0 <= now_ms - self.created_ms < _YOUNGEST_ROLLED_MS
-
-    def _jitter(self, config: LogConfig) -> int:
-        """Keeps many partitions from rolling at one moment; the same for a segment after a restart."""
-        if config.segment_jitter_ms <= 0:
-            return 0
-        return crc32(str(self.path).encode()) % min(config.segment_jitter_ms, config.segment_ms)
 
     def append(self, data: memoryview, batches: list[StampedBatch], interval: int) -> None:
         """Write the bytes of whole batches in one go. On OSError the segment is as it was before."""
