@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from ottla.peer.client import PeerClient
@@ -84,8 +85,11 @@ class _VirtualTime(logging.Formatter):
 
 
 class Run:
-    def __init__(self, seed: int) -> None:
+    """With `slow_disk` the disk is slow at times, so that writes go to threads and take seconds there."""
+
+    def __init__(self, seed: int, *, slow_disk: bool = False) -> None:
         self.world = World(seed)
+        self.slow_disk = slow_disk
         self.broker = self.world.broker("broker-1", SETTINGS)
         self.history = History(flushed=frozenset([FLUSHED]))
         self.rng: Random = self.world.rng("faults")
@@ -182,6 +186,8 @@ class Run:
         rng, loop = self.rng, self.world.loop
         end = loop.time() + SECONDS
         kinds = [self._kill, self._lose_power, self._restart, self._cut, self._reset, self._slow]
+        if self.slow_disk:
+            kinds += [self._slow_down_disk] * 4
         must = [self._kill, self._lose_power]
         rng.shuffle(must)
         while loop.time() < end:
@@ -245,6 +251,19 @@ class Run:
         await asyncio.sleep(self.rng.uniform(0.1, 5.0))
         self.world.network.slow_down(self.broker.host, client, 0.0)
 
+    async def _slow_down_disk(self) -> None:
+        """Writes go to threads, and are done there only after a while. Another fault may come meanwhile."""
+        loop, broker = self.world.loop, self.broker.broker
+        if broker is None:
+            return
+        loop.longest_thread_start = self.rng.uniform(0.05, 1.0)
+        for partition in broker.replicas:
+            broker.replicas.disk.wrote(partition.log.name, 0, 1.0, loop.time())
+        loop.call_later(self.rng.uniform(1.0, 8.0), self._speed_up_disk)
+
+    def _speed_up_disk(self) -> None:
+        self.world.loop.longest_thread_start = 0.001
+
     # -- the end --------------------------------------------------------------------------------------
 
     async def _check(self, partitions: list[Partition]) -> None:
@@ -280,8 +299,8 @@ class Run:
         return int(found.offset)
 
 
-def run(seed: int) -> Report:
-    return Run(seed).report()
+def run(seed: int, *, slow_disk: bool = False) -> Report:
+    return Run(seed, slow_disk=slow_disk).report()
 
 
 def main() -> int:
@@ -291,6 +310,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many runs")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--slow-disk", action="store_true", help="a disk that is slow at times")
     parser.add_argument("--verbose", action="store_true", help="print every run")
     parser.add_argument("--log", action="store_true", help="print the broker's log of a run that failed")
     arguments = parser.parse_args()
@@ -298,7 +318,7 @@ def main() -> int:
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     failed = 0
     with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
-        for report in pool.map(run, seeds):
+        for report in pool.map(partial(run, slow_disk=arguments.slow_disk), seeds):
             failed += bool(report.violation)
             if report.violation or arguments.verbose:
                 print(report, flush=True)

@@ -29,6 +29,13 @@ def test_promises_hold_under_faults(seed: int) -> None:
     assert report.commits > 10
 
 
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 6))
+def test_promises_hold_on_a_disk_that_is_slow_at_times(seed: int) -> None:
+    report = run(seed, slow_disk=True)
+    assert not report.violation, f"{report}\n{report.log}"
+    assert report.acknowledged > 100
+
+
 def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     """Byte for byte, whatever the order of sets and the addresses of objects are."""
     program = "from simulation.single_broker import run; print(run(7).trace)"

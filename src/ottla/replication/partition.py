@@ -200,6 +200,8 @@ class Partition:
         `from_client=False` is for what the broker itself writes; see `Log.append`.
         """
         log = self.log
+        if self._closed:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is closed here")
         info = log.append(
             records,
             self.state.leader_epoch,

@@ -73,7 +73,7 @@ class Replicas:
         self._purgatory = purgatory
         self._in_thread = in_thread
         self._write_in_thread = write_in_thread
-        self._disk = SlowDisk()
+        self.disk = SlowDisk()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._known: dict[str, TopicAssignment] = {}
 
@@ -229,7 +229,7 @@ class Replicas:
                 self._purgatory,
                 self._in_thread,
                 write_in_thread=self._write_in_thread,
-                disk=self._disk,
+                disk=self.disk,
             )
             self._partitions[topic.name, index] = partition
         begins_to_lead = partition.state.assign(

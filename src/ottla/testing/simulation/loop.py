@@ -25,7 +25,6 @@ from ottla.testing.simulation.virtual_time import VirtualTime
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_LONGEST_THREAD_START = 0.001
 _MANY_TASKS = 1000
 _BETWEEN_JOBS = 1e-6  # timers of the same moment run in no particular order
 
@@ -101,6 +100,8 @@ class SimulatedLoop(VirtualTime, asyncio.SelectorEventLoop):  # type: ignore[mis
         self._virtual = _Selector(rng)
         self._rng = rng
         self._executors: dict[int, float] = {}
+        self.longest_thread_start = 0.001
+        """Seconds until work for a thread is done, at most: longer where a disk is slow."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._discarded = False
         self.defects: list[str] = []
@@ -172,7 +173,7 @@ class SimulatedLoop(VirtualTime, asyncio.SelectorEventLoop):  # type: ignore[mis
             else:
                 future.set_result(result)
 
-        due = self.time() + self._rng.random() * _LONGEST_THREAD_START
+        due = self.time() + self._rng.random() * self.longest_thread_start
         due = max(due, self._executors.get(id(executor), 0.0) + _BETWEEN_JOBS)
         self._executors[id(executor)] = due
         self.call_at(due, work)
