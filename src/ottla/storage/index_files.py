@@ -18,7 +18,7 @@ from ottla.storage.time_index import TimeIndex
 class BuiltIndexes(NamedTuple):
     """Both indexes of a file of batches, and what else its headers say."""
 
-    index: OffsetIndex
+    offset_index: OffsetIndex
     time_index: TimeIndex
     max_timestamp: int
     max_timestamp_offset: int

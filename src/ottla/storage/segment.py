@@ -336,8 +336,10 @@ class Segment:
     def rebuild_indexes(self, interval: int) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes, in memory and on disk, from the batches in the file. Damaged when the file is."""
         built = build_indexes(self.file, self.size, self.base_offset, interval)
-        index, time_index, self.max_timestamp, self.max_timestamp_offset, self._since_index = built
+        index, time_index = built.offset_index, built.time_index
         self._index, self._time_index = index, time_index
+        self.max_timestamp, self.max_timestamp_offset = built.max_timestamp, built.max_timestamp_offset
+        self._since_index = built.since_index
         self.write_indexes(finish=self.sealed, spare=True)
         if self.sealed:
             self._time_index = None
