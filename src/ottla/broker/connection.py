@@ -1,8 +1,8 @@
 """One client's connection: frames in, answers out, strictly in order.
 
 A non-blocking socket on the event loop's `add_reader`/`add_writer`, without asyncio's transports: a frame is
-received straight into the memory it is decoded from, and an answer is a list of bytes and file slices, the
-slices going from page cache to socket by sendfile.
+received straight into the memory it is decoded from, and an answer is a list of bytes and file slices, which
+`answer_sender` sends.
 
 The life of a connection is a simple cycle: read a frame, hand it to dispatch, send the answer, read the next.
 One request is under way at a time, as in Kafka, so answers leave in the order of their requests, and while a
@@ -18,61 +18,44 @@ from __future__ import annotations
 
 import logging
 import socket
-from asyncio import AbstractEventLoop
-from collections import deque
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
-from ottla.broker.buffers import Claim, Lease, RequestMemory, UnsentAnswers
+from ottla.broker.answer_sender import AnswerSender, Parts, SendingHost
+from ottla.broker.buffers import Claim, Lease, RequestMemory
 from ottla.broker.client_memory import HALF_FRAMES, ClientMemory, Holding
-from ottla.broker.page_cache import Done, is_cached
 from ottla.broker.sockets import Socket
 from ottla.completion import Completion
 from ottla.log_lines import ClientLog
 from ottla.printable import shown
-from ottla.storage.files import File
-from ottla.storage.log import FileSlice
 
 logger = logging.getLogger("ottla.connection")
 
-Parts = list[bytes | bytearray | memoryview | FileSlice]
 Answer: TypeAlias = "Parts | Completion[Parts | None] | None"
 """A frame, now or later; None where no answer is due."""
 
 _SIZE = 4
 _PRODUCE_KEY = b"\0\0"
 """A request begins with its API key."""
-_JOINED = 32 * 1024
-"""Up to here copying a slice of a file costs less than the two system calls it saves."""
-_SHORT_FILE = "a log file is shorter than its index says; the answer cannot be completed"
-_MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 _FEW = 4096
 """So few bytes of an unfinished frame are not worth an account."""
 _ITERATION_REQUESTS = 32
 """Pipelined requests of one connection handled in one iteration of the loop."""
 ITERATION_SECONDS = 0.005
 """After this time the next pipelined request waits for the next iteration of the loop."""
-_ITERATION_SENDFILE = 4 * 1024 * 1024
-"""One answer may not keep the loop longer than it takes to send this much."""
-_CACHED_SECONDS = 1.0
-"""So long what was found in memory is taken to be there."""
 
 
 class Refused(Exception):
     """The connection has to be closed: what came in is not a request we can answer. The text says why."""
 
 
-class Host(Protocol):
+class Host(SendingHost, Protocol):
     """What a connection needs of its server."""
 
-    loop: AbstractEventLoop
     memory: RequestMemory
     client_memory: ClientMemory
-    unsent: UnsentAnswers
     scratch: memoryview
     """What comes in is received here, and small frames are handled here."""
-    answer_scratch: memoryview
-    """Small answers are put together here."""
     max_frame: int
     client_log: ClientLog
 
@@ -82,17 +65,10 @@ class Host(Protocol):
 
     def closed(self, connection: Connection) -> None: ...
 
-    def now(self) -> float: ...
-
-    def send_file(self, sock: Socket, file: File, position: int, length: int) -> int: ...
-
-    def read_ahead(self, file: File, position: int, length: int, done: Done) -> None: ...
-
 
 class Connection:
     __slots__ = (
         "_answering",
-        "_cached",
         "_claim",
         "_client_gone",
         "_closed",
@@ -108,9 +84,8 @@ class Connection:
         "_out",
         "_producing",
         "_reading",
+        "_sender",
         "_sock",
-        "_waits_for_disk",
-        "_writing",
         "_yields",
         "address",
         "client_id",
@@ -137,15 +112,13 @@ class Connection:
         self._claim: Claim | None = None
         self._early = bytearray()  # bytes that came behind a request which is still under way
         self._half: Holding | None = None  # the account of bytes that are kept for later
-        self._out: deque[bytes | bytearray | memoryview | FileSlice] = deque()
+        self._sender = AnswerSender(host, sock, self)
+        self._out = self._sender.out  # what of an answer is not yet sent
         self._answering: Completion[Parts | None] | None = None
         self._producing = False  # whether the request that is waited for (`_answering`) is a Produce
         self._client_gone = False  # Produce requests it has sent are still to be handled; it gets no answers
         self._yields = False
         self._reading = False
-        self._writing = False
-        self._waits_for_disk = False
-        self._cached = 0  # how much of a slice that is sent next is known to be in memory
         self._closed = False
         self._read_on()
 
@@ -190,8 +163,8 @@ class Connection:
         self._closed = True
         if why:
             self._host.client_log.warning(logger, self.address, "closing %r: %s", self, why)
-        self._read_off()
-        self._write_off()
+        self.stop_reading()
+        self._sender.close()
         if self._answering is not None:
             self._answering.cancel()
             self._answering = None
@@ -202,8 +175,6 @@ class Connection:
             self._host.memory.withdraw(self._claim)
             self._claim = None
         self._keep(0)
-        self._out.clear()
-        self._host.unsent.release(self)
         # A process forked from this one holds the socket too: closing alone would leave the connection open.
         with suppress(OSError):  # the client may be gone already
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -223,7 +194,7 @@ class Connection:
             self._reading = True
             self._host.loop.add_reader(self._fd, self._readable)
 
-    def _read_off(self) -> None:
+    def stop_reading(self) -> None:
         if self._reading:
             self._reading = False
             self._host.loop.remove_reader(self._fd)
@@ -234,7 +205,7 @@ class Connection:
             if self._answering is not None:
                 # It may be gone, or it sends the next request already: that one has to wait.
                 if self._sock.recv(1, socket.MSG_PEEK):
-                    self._read_off()
+                    self.stop_reading()
                     return
             elif self._frame is None:
                 # The start of a small frame that came before is put in front of what comes now.
@@ -271,11 +242,11 @@ class Connection:
             self.close()
             return
         self._client_gone = True
-        self._read_off()
+        self.stop_reading()
         if not self._producing:
             self._answering.cancel()
             self._answering = None
-            self._host.loop.call_soon(self._next)
+            self._host.loop.call_soon(self.read_next)
 
     def _take(self, data: memoryview, end: int) -> None:
         """Handle the frames in data[:end]; keep what is not a whole frame for later."""
@@ -288,8 +259,8 @@ class Connection:
                 break
             if self._yields or requests == _ITERATION_REQUESTS:
                 # Other connections are served first. The rest is handled in the next iteration.
-                self._read_off()
-                self._host.loop.call_soon(self._next)
+                self.stop_reading()
+                self._host.loop.call_soon(self.read_next)
                 break
             requests += 1
             size = int.from_bytes(data[position : position + _SIZE], "big", signed=True)
@@ -357,7 +328,7 @@ class Connection:
         memory = self._host.memory
         lease = memory.borrow(size, self.address)
         if lease is None:
-            self._read_off()
+            self.stop_reading()
             held = bytes(start)
             self._keep(len(held))
             if self._closed:
@@ -398,7 +369,7 @@ class Connection:
             answer.then(self._answered, self._failed)
             return not self.busy and not self._closed
         if answer is not None and not self._client_gone:
-            self._send(answer)
+            self._sender.send(answer)
         return not self.busy and not self._closed
 
     def _failed(self, error: Exception) -> None:
@@ -415,11 +386,11 @@ class Connection:
     def _answered(self, answer: Parts | None) -> None:
         self._answering = None
         if answer is not None and not self._client_gone:
-            self._send(answer)
+            self._sender.send(answer)
         if not self.busy:
-            self._next()
+            self.read_next()
 
-    def _next(self) -> None:
+    def read_next(self) -> None:
         """The answer is out: go on with what came early, then with the socket."""
         if self._closed:
             return
@@ -431,139 +402,6 @@ class Connection:
             self.last_active = self._host.now()
             early, self._early = self._early, bytearray()
             self._take(memoryview(early), len(early))
-
-    # -- out ----------------------------------------------------------------------------------------------
-
-    def _write_on(self) -> None:
-        if not self._writing:
-            self._writing = True
-            self._host.loop.add_writer(self._fd, self._writable)
-
-    def _write_off(self) -> None:
-        if self._writing:
-            self._writing = False
-            self._host.loop.remove_writer(self._fd)
-
-    def _send(self, parts: Parts) -> None:
-        """Send an answer; what the socket does not take now leaves when it can."""
-        if len(parts) > 1 and sum(map(len, parts)) <= _JOINED:
-            try:
-                parts = self._joined(parts)
-            except OSError as error:
-                self.close(f"an answer cannot be read from the log: {error}")
-                return
-        if len(parts) == 1:
-            only = parts[0]
-            if not isinstance(only, FileSlice):
-                try:
-                    sent = self._sock.send(only)
-                except (BlockingIOError, InterruptedError):
-                    sent = 0
-                except OSError as error:
-                    logger.debug("%r is gone: %s", self, error)
-                    self.close()
-                    return
-                if sent == len(only):
-                    return
-                parts = [memoryview(only)[sent:]]
-        self._out.extend(parts)
-        if self._push():
-            return
-        if not self._closed:
-            self._read_off()
-            if not self._waits_for_disk:
-                self._write_on()
-            self._host.unsent.hold(self, sum(len(p) for p in self._out if not isinstance(p, FileSlice)))
-
-    def _joined(self, parts: Parts) -> Parts:
-        """A small answer in one piece, if nothing of it has to be waited for."""
-        scratch, pieces = self._host.answer_scratch, []
-        start = 0
-        for part in parts:
-            if isinstance(part, FileSlice):
-                end = start + part.length
-                if part.file.read_cached(part.position, scratch[start:end]) < part.length:
-                    return parts
-                pieces.append(scratch[start:end])
-                start = end
-            else:
-                pieces.append(memoryview(part))
-        return [b"".join(pieces)]
-
-    def _writable(self) -> None:
-        now = self._host.now()
-        if now - self.last_active > _CACHED_SECONDS:
-            self._cached = 0
-        self.last_active = now
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._push():
-            self._host.unsent.release(self)
-            self._write_off()
-            self._next()
-        elif self._waits_for_disk:
-            self._write_off()
-        elif not self._closed:
-            self._write_on()
-
-    def _wait_for_disk(self, part: FileSlice, length: int) -> None:
-        """The next `length` bytes to send are not in memory: go on when they are."""
-        self._waits_for_disk = True
-
-        def done(error: OSError | None) -> None:
-            self._waits_for_disk = False
-            if self._closed:
-                return
-            if error is not None:
-                self.close(f"an answer cannot be read from the log: {error}")
-            else:
-                self._cached = length
-                self._go_on()
-
-        self._host.read_ahead(part.file, part.position, length, done)
-
-    def _push(self) -> bool:
-        """Send what the socket takes. True when all is out; False when it must wait or is closed."""
-        out, sock = self._out, self._sock
-        budget = _ITERATION_SENDFILE
-        try:
-            while out:
-                part = out[0]
-                if isinstance(part, FileSlice):
-                    if budget <= 0:
-                        return False
-                    length = min(part.length, budget)
-                    if self._cached < length:
-                        if not is_cached(part.file, part.position, length):
-                            self._wait_for_disk(part, length)
-                            return False
-                        self._cached = length
-                    sent = self._host.send_file(sock, part.file, part.position, length)
-                    if sent == 0:
-                        self.close(_SHORT_FILE)
-                        return False
-                    budget -= sent
-                    self._cached -= sent
-                    if sent == part.length:
-                        out.popleft()
-                    else:
-                        out[0] = FileSlice(part.file, part.position + sent, part.length - sent)
-                    continue
-                # Bytes with a slice behind them wait for it in the kernel, so that both share a packet.
-                flags = _MORE_FOLLOWS if len(out) > 1 else 0
-                sent = sock.send(part, flags)
-                if sent == len(part):
-                    out.popleft()
-                else:
-                    out[0] = memoryview(part)[sent:]
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as error:
-            logger.debug("%r is gone: %s", self, error)
-            self.close()
-            return False
-        return True
 
 
 def _whole_produce_frames(data: bytearray, max_frame: int) -> bytearray:

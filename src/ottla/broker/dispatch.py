@@ -26,9 +26,10 @@ from functools import partial
 from types import GeneratorType
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from ottla.broker.answer_sender import Parts
 from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.buffers import Lease
-from ottla.broker.connection import ITERATION_SECONDS, Answer, Connection, Parts, Refused
+from ottla.broker.connection import ITERATION_SECONDS, Answer, Connection, Refused
 from ottla.broker.request_scheduler import LARGEST, RequestScheduler, Steps
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
 from ottla.completion import Completion, run_coroutine

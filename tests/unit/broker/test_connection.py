@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.answer_sender import Parts
 from ottla.broker.buffers import Lease, RequestMemory, UnsentAnswers
 from ottla.broker.client_memory import ClientMemory
-from ottla.broker.connection import Connection, Parts, Refused
+from ottla.broker.connection import Connection, Refused
 from ottla.broker.page_cache import Done, PageReader
 from ottla.broker.sockets import SystemSockets
 from ottla.completion import Completion
@@ -436,7 +437,7 @@ def test_a_disconnect_while_the_response_is_read_from_disk_is_harmless(tmp_path:
         await client.send(frame(b"a"))
         await until(lambda: client.host.page_reader.reads == 1)
         client.connection.close()
-        await until(lambda: not client.connection._waits_for_disk)
+        await until(lambda: not client.connection._sender.waits_for_disk)
         assert client.host.gone == [client.connection]
         client.host.page_reader.close()
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.connection import Parts, Refused
+from ottla.broker.answer_sender import Parts
+from ottla.broker.connection import Refused
 from ottla.broker.request_scheduler import AT_ONCE, LARGEST, WINDOW, RequestScheduler
 from ottla.completion import Completion
 from ottla.testing.simulation.virtual_time import VirtualTime
