@@ -1,7 +1,7 @@
 """ListOffsets (2) and OffsetForLeaderEpoch (23): from a time or an epoch to an offset.
 
 ListOffsets takes a timestamp, or one of the negative numbers below for a place in the log. What it answers
-for "latest" is the end of what the asking consumer may see: the high watermark, or the last stable offset
+for "latest" is the end of what the consumer may see: the high watermark, or the last stable offset
 when it reads committed records only. There is no tiered storage, so the local log is the whole log.
 A search by time may be long, so it is done in slices or in a thread (`lookups`).
 
@@ -70,7 +70,7 @@ def list_offsets(
     for topic in request.topics:
         asked.update((topic.name, each.partition_index) for each in topic.partitions)
         yield
-    question = _Question(broker, asked, request.isolation_level == _READ_COMMITTED, context.version)
+    offsets = _PartitionOffsets(broker, asked, request.isolation_level == _READ_COMMITTED, context.version)
     answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
     searches = []
     for topic in request.topics:
@@ -84,7 +84,7 @@ def list_offsets(
             if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
                 searches.append((topic.name, wanted, answer))
             else:
-                question.answer_place(topic.name, wanted, answer)
+                offsets.answer_place(topic.name, wanted, answer)
     response = ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(name=name, partitions=list(partitions.values()))
@@ -92,11 +92,11 @@ def list_offsets(
             if partitions  # as Kafka, which groups the answers of partitions by topic
         ]
     )
-    return question.search(searches, response) if searches else response
+    return offsets.search(searches, response) if searches else response
 
 
-class _Question:
-    """What a request asks of each of its partitions."""
+class _PartitionOffsets:
+    """Looks up the offsets that one request wants, partition by partition."""
 
     def __init__(
         self, broker: OffsetLookup, asked: Counter[tuple[str, int]], committed_only: bool, version: int
@@ -114,7 +114,7 @@ class _Question:
         return self._broker.replicas.leader(topic, wanted.partition_index, wanted.current_leader_epoch)
 
     def _limit(self, partition: Partition) -> int:
-        """The end of what the asking consumer may see."""
+        """The end of what the consumer may see."""
         return partition.last_stable_offset if self._committed_only else partition.high_watermark
 
     def answer_place(
