@@ -314,6 +314,12 @@ def test_a_terminal_shows_a_live_table_and_ctrl_c_stops_between_batches(shop: Sh
     assert (stages["clean"]["running"], stages["clean"]["phase"]) == (False, "stopped")
 
 
+def figures(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text: bytes = answer.read()
+    return text.decode()
+
+
 def test_output_in_a_pipe_is_plain_and_sigterm_stops_cleanly(
     shop: Shop, ending: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -322,8 +328,8 @@ def test_output_in_a_pipe_is_plain_and_sigterm_stops_cleanly(
     process = shop.start("run", "--stage", "clean", "--metrics", str(port))
     ending.append(process)
     until(lambda: shop.status()["clean"]["batch"] == 0, "a batch")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as figures:
-        assert f'rows_total{{pipeline="{shop.name}",stage="clean"}} 1\n' in figures.read().decode()
+    counted = f'rows_total{{pipeline="{shop.name}",stage="clean"}} 1\n'
+    until(lambda: counted in figures(port), "the figures of the batch")
     busy = shop("run", "--stage", "risky", "--metrics", str(port))
     assert (busy.code, "Address already in use" in busy.err) == (1, True)
     process.send_signal(signal.SIGTERM)

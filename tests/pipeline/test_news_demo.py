@@ -28,7 +28,7 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def wait_until_none(folder: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
