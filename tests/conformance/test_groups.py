@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from conformance.clients import ConfluentClient
 from conformance.clients.members import MEMBERS, READERS, KcatMember, Member, Read
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 @pytest.fixture
