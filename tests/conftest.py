@@ -12,6 +12,7 @@ two processes start Spark and not all of them; the longest tests come first.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -71,3 +72,8 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     # Groups do not wait for more members: the tests know how many will join.
     with ottla.testing.broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
         yield broker.bootstrap_servers
+
+
+def pytest_sessionfinish() -> None:
+    if "zookeeper_server" in sys.modules:
+        sys.modules["zookeeper_server"].end_shared_server()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import shutil
 import signal
 import socket
@@ -79,13 +78,15 @@ def shared_server() -> ZooKeeperServer:
     folder = Path(tempfile.mkdtemp(prefix="ottla-zookeeper-"))
     server = ZooKeeperServer(folder)
     server.start()
-
-    def end() -> None:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(end)
     return server
+
+
+def end_shared_server() -> None:
+    """Called at the end of the session: a test worker ends without running what `atexit` knows."""
+    if shared_server.cache_info().currsize:
+        server = shared_server()
+        server.stop()
+        shutil.rmtree(server.folder, ignore_errors=True)
 
 
 def drop_without_a_word(client: Any) -> None:
