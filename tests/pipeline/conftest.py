@@ -14,6 +14,9 @@ import pytest
 
 import ottla.testing
 
+# An archive that is there makes the start of Spark faster; a test run makes none, and leaves nothing behind.
+os.environ.setdefault("OTTLA_SPARK_ARCHIVE", "use")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -25,8 +28,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session of this process: local, two tasks at a time."""
     from ottla.pipeline.spark.session import spark_session
 
-    # An archive that is there makes the start faster; a test run makes none, and leaves nothing behind.
-    os.environ.setdefault("OTTLA_SPARK_ARCHIVE", "use")
     settings = {
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
