@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 ConfigResource = tuple[int, str]
 """Kafka's config resource type (2 topic, 4 broker) and name; the name "" of type 4 is every broker."""
@@ -39,14 +39,32 @@ def first_version(controller_epoch: int) -> int:
     return controller_epoch << _EPOCH_SHIFT
 
 
+INTER_BROKER = "INTERNAL"
+"""The name of the listener for other brokers, unless `inter.broker.listener.name` names another."""
+
+
+class Endpoint(NamedTuple):
+    listener: str
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
     id: int
     host: str
     port: int
+    """Where clients find it."""
     rack: str | None = None
     epoch: int = -1
     """The creation id of the broker's registration: it grows each time the broker registers."""
+    fenced: bool = False
+    """The controller has not heard of it: it is registered, but leads nothing and is in no in-sync set."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """All its listeners, by name."""
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        return next((each for each in self.endpoints if each.listener == listener), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,13 @@ class PartitionState:
     isr: tuple[int, ...]
     leader: int
     leader_epoch: int = 0
+    """Grows with every election."""
     partition_epoch: int = 0
+    """Grows with every change."""
+    elr: tuple[int, ...] = ()
+    """Eligible leader replicas (KIP-966): not in sync, but they have all below the high watermark."""
+    last_known_elr: tuple[int, ...] = ()
+    """Replicas that were in sync or eligible before an unclean shutdown; the last one may have led."""
 
 
 @dataclass(frozen=True, slots=True)

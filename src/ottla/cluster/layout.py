@@ -31,6 +31,7 @@ from ottla.cluster.image import (
     BrokerNode,
     ClusterImage,
     ConfigResource,
+    Endpoint,
     PartitionState,
     TopicImage,
 )
@@ -72,12 +73,22 @@ def broker_path(broker_id: int) -> str:
 
 
 def broker_data(broker: BrokerNode) -> bytes:
-    return to_bytes({"host": broker.host, "port": broker.port, "rack": broker.rack})
+    value: dict[str, object] = {"host": broker.host, "port": broker.port, "rack": broker.rack}
+    if broker.endpoints:
+        value["endpoints"] = [list(endpoint) for endpoint in broker.endpoints]
+    return to_bytes(value)
 
 
 def broker_from(broker_id: int, node: Node) -> BrokerNode:
     value = from_bytes(node.data)
-    return BrokerNode(broker_id, value["host"], value["port"], value["rack"], node.creation_id)
+    return BrokerNode(
+        broker_id,
+        value["host"],
+        value["port"],
+        value["rack"],
+        node.creation_id,
+        endpoints=tuple(Endpoint(*endpoint) for endpoint in value.get("endpoints", ())),
+    )
 
 
 def topic_path(name: str) -> str:
@@ -93,15 +104,18 @@ def partition_path(topic: str, index: int) -> str:
 
 
 def partition_data(state: PartitionState) -> bytes:
-    return to_bytes(
-        {
-            "replicas": state.replicas,
-            "isr": state.isr,
-            "leader": state.leader,
-            "leader_epoch": state.leader_epoch,
-            "partition_epoch": state.partition_epoch,
-        }
-    )
+    value: dict[str, object] = {
+        "replicas": state.replicas,
+        "isr": state.isr,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "partition_epoch": state.partition_epoch,
+    }
+    if state.elr:
+        value["elr"] = state.elr
+    if state.last_known_elr:
+        value["last_known_elr"] = state.last_known_elr
+    return to_bytes(value)
 
 
 def partition_from(data: bytes) -> PartitionState:
@@ -112,6 +126,8 @@ def partition_from(data: bytes) -> PartitionState:
         value["leader"],
         value["leader_epoch"],
         value["partition_epoch"],
+        tuple(value.get("elr", ())),
+        tuple(value.get("last_known_elr", ())),
     )
 
 

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ottla.protocol.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.begin_shutdown import BeginShutdownRequest, BeginShutdownResponse
 from ottla.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -35,9 +41,12 @@ from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from ottla.protocol.messages.explain_group import ExplainGroupRequest, ExplainGroupResponse
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.fetch_image import FetchImageRequest, FetchImageResponse
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.forward import ForwardRequest, ForwardResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -140,16 +149,22 @@ _ALL = (
     _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
     _api(CreatePartitionsRequest, CreatePartitionsResponse),
     _api(DeleteGroupsRequest, DeleteGroupsResponse),
+    _api(ElectLeadersRequest, ElectLeadersResponse),
     _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
     _api(OffsetDeleteRequest, OffsetDeleteResponse),
+    _api(AlterPartitionRequest, AlterPartitionResponse),
     _api(DescribeClusterRequest, DescribeClusterResponse),
     _api(DescribeProducersRequest, DescribeProducersResponse),
+    _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
     _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     _api(DescribeLogStateRequest, DescribeLogStateResponse),
     _api(CompactLogsRequest, CompactLogsResponse),
     _api(ExplainGroupRequest, ExplainGroupResponse),
+    _api(FetchImageRequest, FetchImageResponse),
+    _api(ForwardRequest, ForwardResponse),
+    _api(BeginShutdownRequest, BeginShutdownResponse),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _ALL}
