@@ -29,7 +29,8 @@ from ottla.protocol.schema import (
 class FetchImageRequest(Request, api_key=1100, versions="0", flexible="0+"):
     broker_id: int = int32()
     broker_epoch: int = int64(-1)
-    version: int = int64()  # of the image that the broker has taken over; 0 if none
+    version: int = int64()  # of the newest image that the broker has received; 0 if none
+    applied: int = int64()  # of the image that it acts on: by this the controller knows which brokers follow
     max_wait_ms: int = int32()
 
 
