@@ -50,7 +50,13 @@ from ottla.storage.slow_writes import SLOW, SLOW_WRITES
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.time_search import TimeSearch
 from ottla.storage.transaction_markers import read_control_record
-from ottla.storage.validation import StampedBatch, check_replicated, validate_and_stamp
+from ottla.storage.validation import (
+    LARGEST_EPOCH,
+    StampedBatch,
+    Validated,
+    check_replicated,
+    validate_and_stamp,
+)
 
 __all__ = ["AppendInfo", "FileSlice", "Log", "OffsetAndTime"]
 
@@ -214,7 +220,8 @@ class Log:
         """
         if self.failure is not None:
             raise self.failure
-        assert self._slow is None, "appends wait for a slow one"
+        if self._slow is not None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: another write is under way")
         config = self.config
         now = self._clock.now_ms()
         with self._lock:
@@ -290,43 +297,107 @@ class Log:
             self._take_over(data, batches, next_offset, slow.now)
             if slow.seconds > SLOW:
                 SLOW_WRITES.note(self.name, slow.seconds, len(data), self._clock.monotonic(), in_thread=True)
+            if slow.leader_epoch < 0:
+                return self._replicated(batches, first_offset, len(data))
             return self._appended(first_offset, slow.leader_epoch, slow.now, len(data))
 
     def give_up_append(self, slow: SlowAppend) -> None:
-        """The write has ended, but the batch is not wanted any more: this replica leads no longer."""
+        """The write has ended, but the batch is not wanted any more: this replica has another role now."""
         assert slow is self._slow, "a slow append is finished once"
         self._slow = None
         if self.failure is None:
             slow.segment.write_failed()
 
-    def append_replicated(self, records: memoryview) -> AppendInfo:
-        """Append batches as follower: offsets and epochs stand in the bytes, which are written unchanged."""
+    # -- append as follower --------------------------------------------------------------------------
+
+    def append_replicated(self, records: memoryview, leader_epoch: int = LARGEST_EPOCH) -> AppendInfo:
+        """Append batches as follower: offsets and epochs stand in the bytes, which are written unchanged.
+
+        `leader_epoch` is the one in which their leader leads.
+        """
+        infos = [self.append_portion(portion) for portion in self.check_replicated(records, leader_epoch)]
+        return AppendInfo(
+            infos[0].first_offset,
+            infos[-1].last_offset,
+            -1,
+            self.log_start_offset,
+            False,
+            sum(info.size for info in infos),
+        )
+
+    def check_replicated(self, records: memoryview, leader_epoch: int) -> list[Validated]:
+        """The batches that a leader sent, in portions to be appended one after the other.
+
+        ApiError when the first one is damaged or does not fit behind the end of the log.
+        """
         self._check_online()
-        batches, end, size = check_replicated(records, self.end_offset, self.name)
-        if not batches:
-            return AppendInfo(self.end_offset, self.end_offset - 1, -1, self.log_start_offset, False, 0)
+        return check_replicated(
+            records,
+            self.end_offset,
+            self.name,
+            epochs=(self.leader_epochs.epoch_for(self.end_offset - 1), leader_epoch),
+            portion_bytes=self.config.segment_bytes,
+        )
+
+    def append_portion(self, portion: Validated) -> AppendInfo:
+        """Write one portion of what a leader sent; the log has not changed since it was checked."""
+        self._check_online()
+        assert self._slow is None, "appends wait for a slow one"
+        data, batches, next_offset = portion
         with self._lock:
-            expected = self.end_offset
-            for _, base_offset, header in batches:
-                if base_offset > expected:  # the leader's log was compacted
-                    self.may_have_gaps = True
-                    self._flushing.mark_replicated_gaps()
-                expected = base_offset + header.last_offset_delta + 1
-            self._write(records[:size], batches, end, self._clock.now_ms())
-            for _, base_offset, header in batches:
-                if header.leader_epoch > self.leader_epochs.latest:
-                    self._note_epoch(header.leader_epoch, base_offset)
-        _, first_offset, _ = batches[0]
-        return AppendInfo(first_offset, end - 1, -1, self.log_start_offset, False, size)
+            end_before = self.end_offset
+            self._note_gaps(batches)
+            self._write(data, batches, next_offset, self._clock.now_ms(), replicated=True)
+            return self._replicated(batches, end_before, len(data))
+
+    def begin_replicated(self, portion: Validated) -> SlowAppend:
+        """As `begin_append`, for one portion of what a leader sent."""
+        self._check_online()
+        assert self._slow is None, "one slow append at a time"
+        now = self._clock.now_ms()
+        with self._lock:
+            self._note_gaps(portion.batches)
+            with self._writing():
+                segment = self._segment_for(*portion, now, replicated=True)
+                file = segment.file_to_write(len(portion.data), self.config.index_interval)
+            self._slow = SlowAppend(portion, -1, now, segment, file, self._clock)
+            return self._slow
+
+    def _note_gaps(self, batches: list[StampedBatch]) -> None:
+        """Before such batches are written: offsets may be missing, since the leader's log was compacted."""
+        expected = self.end_offset
+        for _, base_offset, header in batches:
+            if base_offset > expected:
+                self.may_have_gaps = True
+                self._flushing.mark_replicated_gaps()
+                return
+            expected = base_offset + header.last_offset_delta + 1
+
+    def _replicated(self, batches: list[StampedBatch], end_before: int, size: int) -> AppendInfo:
+        """Take over the epochs of batches that are in the log now."""
+        _, first_offset, first = batches[0]
+        if first.leader_epoch < self.leader_epochs.latest and self.leader_epochs.truncate_end(end_before):
+            self._flushing.write_epochs()  # without one in which this replica led and wrote nothing
+        for _, base_offset, header in batches:
+            if header.leader_epoch > self.leader_epochs.latest:
+                self._note_epoch(header.leader_epoch, base_offset)
+        return AppendInfo(first_offset, self.end_offset - 1, -1, self.log_start_offset, False, size)
 
     def _duplicate(self, known: BatchRange) -> AppendInfo:
         append_time = known.timestamp if self.config.is_log_append_time else -1
         return AppendInfo(known.first_offset, known.last_offset, append_time, self.log_start_offset, True, 0)
 
-    def _write(self, data: memoryview, batches: list[StampedBatch], next_offset: int, now: int) -> None:
+    def _write(
+        self,
+        data: memoryview,
+        batches: list[StampedBatch],
+        next_offset: int,
+        now: int,
+        replicated: bool = False,
+    ) -> None:
         """Bytes to the active segment, then all state. ApiError and no change when the disk refuses."""
         try:
-            segment = self._segment_for(data, batches, next_offset, now)
+            segment = self._segment_for(data, batches, next_offset, now, replicated)
             began = self._clock.monotonic()
             segment.append(data, batches, self.config.index_interval)
             ended = self._clock.monotonic()
@@ -351,12 +422,20 @@ class Log:
             raise self._go_offline(segment_damaged(self.name, self._segments[-1].path, damage)) from damage
 
     def _segment_for(
-        self, data: memoryview, batches: list[StampedBatch], next_offset: int, now: int
+        self,
+        data: memoryview,
+        batches: list[StampedBatch],
+        next_offset: int,
+        now: int,
+        replicated: bool = False,
     ) -> Segment:
-        """The active segment, after a roll where these batches need one."""
+        """The active segment, after a roll where these batches need one.
+
+        A follower takes what its leader has, also where segments have become smaller since.
+        """
         config = self.config
         size = len(data)
-        if size > config.segment_bytes:
+        if size > config.segment_bytes and not replicated:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{self.name}: {size} bytes are larger than segment.bytes={config.segment_bytes}",
@@ -582,6 +661,7 @@ class Log:
         For a follower whose log parted from its leader's.
         """
         self._check_online()
+        assert self._slow is None, "a log is not cut while it is written to"
         if offset >= self.end_offset:
             if self.leader_epochs.truncate_end(self.end_offset):
                 self._flushing.write_epochs()
@@ -608,6 +688,7 @@ class Log:
     def truncate_fully(self, start_offset: int) -> None:
         """Throw all away and go on, empty, at `start_offset`: the leader's log begins behind our end."""
         self._check_online()
+        assert self._slow is None, "a log is not cut while it is written to"
         with self._guard("truncate"):
             self._lower_recovery_point(min(start_offset, self.recovery_point))
             with self._lock:

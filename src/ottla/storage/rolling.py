@@ -16,10 +16,10 @@ def should_roll(
     segment: Segment, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int
 ) -> bool:
     """Whether an append of `size` bytes has to go to a new segment."""
-    if segment.size + size > config.segment_bytes:
-        return segment.size > 0
     if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
         return True
+    if segment.size + size > config.segment_bytes:
+        return segment.size > 0
     if segment.size == 0:
         return False
     first_timestamp = segment.load_first_timestamp()

@@ -1,8 +1,8 @@
 """An append whose bytes are written in a thread, because the disk is slow or they are many.
 
-`Log.begin_append` makes it: the batches are checked, stamped with their offsets, and have a place in a file.
-`write` may run in any thread; it touches nothing but the file. `Log.finish_append` makes the batches part of
-the log.
+`Log.begin_append` or `Log.begin_replicated` makes it: the batches are checked, and have their offsets and a
+place in a file. `write` may run in any thread; it touches nothing but the file. `Log.finish_append`
+makes the batches part of the log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SlowAppend:
         self, validated: Validated, leader_epoch: int, now: int, segment: Segment, file: File, clock: Clock
     ) -> None:
         self.validated = validated
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = leader_epoch  # of a leader's append; -1 where the epochs stand in the batches
         self.now = now
         self.segment = segment
         self.problem: OSError | None = None

@@ -18,7 +18,8 @@ A batch is opened (`inspection`) only where the header is not enough:
 Bits that are the broker's (LogAppendTime, the delete horizon of compaction) are taken back when a client sets
 them.
 
-A follower changes nothing, and checks only that the batches came whole and in order (`check_replicated`).
+A follower changes nothing, and checks that the batches came whole, and that offsets and epochs are in order
+(`check_replicated`).
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.records import CompressionError, InvalidRecords, recompress
 from ottla.storage.inspection import InvalidRecordsError, OpenElsewhere, RecordError, prepare, set_times
 from ottla.storage.log_config import LogConfig
+from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET
 
 __all__ = [
+    "LARGEST_EPOCH",
     "InvalidRecordsError",
     "OpenElsewhere",
     "RecordError",
@@ -61,6 +64,7 @@ __all__ = [
 _MAX_CODEC = 4
 _SMALLEST_RECORD = 7  # bytes: seven fields of variable size, all of them zero
 _NO_EPOCH = -1
+LARGEST_EPOCH = 0x7FFFFFFF
 _BROKERS_BITS = LOG_APPEND_TIME | DELETE_HORIZON
 
 # Position in the bytes, base offset given to it, header as it came (LogAppendTime and codec updated).
@@ -205,29 +209,62 @@ def _joined(
 
 
 def check_replicated(
-    records: memoryview, end_offset: int, partition: str
-) -> tuple[list[StampedBatch], int, int]:
-    """The whole batches of what a leader sent, the offset behind them, and how many bytes they are.
+    records: memoryview,
+    end_offset: int,
+    partition: str,
+    *,
+    epochs: tuple[int, int] = (_NO_EPOCH, LARGEST_EPOCH),
+    portion_bytes: int = LARGEST_OFFSET,
+) -> list[Validated]:
+    """The whole batches of what a leader sent, in portions of at most `portion_bytes`, each for one segment.
 
-    `end_offset` is where the follower's log ends. ApiError when a batch is damaged or lies before it.
+    `end_offset` is where the follower's log ends; `epochs` are the epoch of its last record and the one in
+    which the leader leads, between which those of the batches lie. What comes before the first batch that is
+    damaged or out of order is taken; ApiError when that is the very first one, or when there is none.
     """
+    portions: list[Validated] = []
     batches: list[StampedBatch] = []
-    end = end_offset
-    size = 0
+    start, size, end = 0, 0, end_offset
+    latest_epoch, leader_epoch = epochs
     for position, header in headers(records):
-        if header.magic != MAGIC or not crc_matches(records, position, header):
-            raise ApiError(
-                ErrorCode.CORRUPT_MESSAGE, f"{partition}: the leader sent a damaged batch at offset {end}"
-            )
-        if header.base_offset < end or header.last_offset_delta < 0:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{partition}: the leader sent offset {header.base_offset} where the log ends at {end}",
-            )
-        batches.append((position, header.base_offset, header))
-        end = header.next_offset
+        problem = _problem_of_replicated(records, position, header, end, latest_epoch, leader_epoch)
+        if problem is not None:
+            if not batches:
+                raise ApiError(problem[0], f"{partition}: {problem[1]}")
+            break
+        too_far = batches and header.last_offset - batches[0][1] > MAX_RELATIVE_OFFSET
+        if batches and (position + header.size - start > portion_bytes or too_far):
+            portions.append(Validated(records[start:position], batches, end))
+            start, batches = position, []
+        batches.append((position - start, header.base_offset, header))
+        end, latest_epoch = header.next_offset, header.leader_epoch
         size = position + header.size
-    return batches, end, size
+    if not batches:
+        raise ApiError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{partition}: the leader sent {len(records)} bytes without a whole batch for offset {end}",
+        )
+    portions.append(Validated(records[start:size], batches, end))
+    return portions
+
+
+def _problem_of_replicated(
+    records: memoryview, position: int, header: BatchHeader, end: int, latest_epoch: int, leader_epoch: int
+) -> tuple[ErrorCode, str] | None:
+    if header.magic != MAGIC or not crc_matches(records, position, header):
+        return ErrorCode.CORRUPT_MESSAGE, f"the leader sent a damaged batch at offset {end}"
+    base, delta, epoch = header.base_offset, header.last_offset_delta, header.leader_epoch
+    if base < end or delta < 0 or base + delta >= LARGEST_OFFSET:
+        return (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"the leader sent offset {base} and {delta} more where the log ends at {end}",
+        )
+    if not latest_epoch <= epoch <= leader_epoch:
+        return (
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the leader of epoch {leader_epoch} sent a batch of epoch {epoch} behind one of {latest_epoch}",
+        )
+    return None
 
 
 def _check_header(header: BatchHeader, size: int, config: LogConfig, partition: str) -> None:

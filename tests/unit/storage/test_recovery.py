@@ -312,7 +312,7 @@ class TestDamage:
         store = filled(segment_bytes=100_000)
         store.log.roll()
         store.log.configure(LogConfig(cleanup_policy=("compact",)))
-        gap = batch(1)
+        gap = batch(1, leader_epoch=store.log.leader_epochs.latest)
         gap[:8] = (1000).to_bytes(8, "big")
         store.log.append_replicated(gap)
         store.log.configure(LogConfig(cleanup_policy=("delete",)))
