@@ -142,7 +142,10 @@ class MemoryDisk:
     def list(self, folder: Path) -> list[str]:
         if folder not in self._folders:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
-        return [path.name for path in [*self._files, *sorted(self._folders)] if _is_in(path, folder)]
+        start = f"{folder}{os.sep}"
+        names = [str(path) for path in (*self._files, *sorted(self._folders))]
+        inside = [name[len(start) :] for name in names if name.startswith(start)]
+        return [name for name in inside if os.sep not in name]
 
     def sizes(self, folder: Path) -> dict[str, int]:
         return {

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         """asyncio's stubs leave the context out."""
 
         _context: contextvars.Context
+        _callback: Callable[..., object]
+        _args: tuple[Any, ...]
 
 
 T = TypeVar("T")
@@ -137,9 +139,22 @@ class VirtualTime:
             handle = cast("_Handle", ready.popleft())
             if handle._cancelled:
                 continue
-            host = handle._context.get(_host)
+            context = handle._context
+            host = context.get(_host)
             if host is None or host.alive:
-                handle._run()
+                # As `Handle._run`, without its call: a run makes 15,000 of them.
+                try:
+                    context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as asyncio, which reports everything
+                    self.call_exception_handler(
+                        {
+                            "message": f"Exception in callback {handle._callback!r}",
+                            "exception": error,
+                            "handle": handle,
+                        }
+                    )
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and all that is due until then happen."""

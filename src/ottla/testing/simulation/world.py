@@ -108,10 +108,11 @@ class World:
 
     def _note_delivery(self, sender: Host, receiver: Host, data: bytes) -> None:
         self.deliveries[receiver.name] += 1
-        for awaited in [each for each in self._awaited if each[:2] == (sender.name, receiver.name)]:
-            self._awaited.remove(awaited)
-            if not awaited[2].done():
-                awaited[2].set_result(None)
+        if self._awaited:
+            for awaited in [each for each in self._awaited if each[:2] == (sender.name, receiver.name)]:
+                self._awaited.remove(awaited)
+                if not awaited[2].done():
+                    awaited[2].set_result(None)
         self._digest.update(f"{self.loop.time():.9f} {sender.name}>{receiver.name} {len(data)} ".encode())
         self._digest.update(data)
 
