@@ -51,8 +51,6 @@ ALLOWED = {
     "_Handle", "partition_metadata", "_committing",
     # For users of the simulator.
     "cut_from_registry", "is_up",
-    # Waits for its caller: follower lag, for shrinking the ISR.
-    "caught_up_ms",
     # Set and not read; goes with the next change of the pipeline's supervision.
     "spark_gone",
 }  # fmt: skip

@@ -1,16 +1,17 @@
 """Replicas of one partition from a seed: real logs and replica states, a controller, messages that are late.
 
-No broker has a fetch loop yet. This is its protocol in the smallest form, so that what a follower needs of
-`Log` and `ReplicaState` (`append_replicated`, `truncate_to`, `fetched`, `learned`) is driven under faults
-before the loop is built on it.
+This is the protocol of replication in its smallest form: what leaders and followers need of `Log` and
+`ReplicaState` is driven under faults without brokers around it.
 
 A run is a sequence of random steps: a producer appends, a follower sends a fetch, a message arrives, a
-replica is killed or loses its power or returns, the controller elects another leader, the leader changes the
-in-sync set. An in-sync change reaches the leader at once. Pending changes (KIP-497) and eligible leader
-replicas (KIP-966) come with the cluster, so power is lost only where another in-sync replica can lead.
+replica is killed or loses its power or returns, the controller elects another leader, a leader proposes
+another in-sync set (KIP-497). Every message may come late; proposals and their answers may get lost, and are
+sent again. Leaders that were deposed and do not know it go on. The controller takes a proposal under the
+present epochs only, and no member that has started again since it fetched (KIP-903). Eligible leader replicas
+(KIP-966) are not part of this, so power is lost only where another in-sync replica can lead.
 
-Promise: a record that was acknowledged by an in-sync set of at least `MIN_ISR` is in the log of every later
-leader, at its offset, and in the end all logs are equal.
+Promises: a record that was acknowledged is in the log of every replica in sync and of every later leader, at
+its offset, and in the end all logs are equal.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from ottla.replication.replica_state import ReplicaState
+from ottla.replication.follower_progress import FollowerFetch
+from ottla.replication.replica_state import IsrProposal, ReplicaState
 from ottla.storage.log import Log
 from simulation.history import Violation
 from unit.storage.logs import Store, batch, read_all
 
 MIN_ISR = 2
 _MAX_FETCH = 2000
+_MAX_LAG_MS = 400
+_STEP_MS = 10
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,12 @@ class Replica:
     store: Store = field(default_factory=lambda: Store(segment_bytes=600, index_interval_bytes=0))
     up: bool = True
     fetching: bool = False
+    broker_epoch: int = 0
+    """Grows with each start."""
+    state_type: type[ReplicaState] = ReplicaState
 
     def __post_init__(self) -> None:
-        self.state = ReplicaState(self.id, 0, 0)
+        self.state = self.state_type(self.id, 0, 0, min_isr=MIN_ISR)
 
     @property
     def log(self) -> Log:
@@ -56,9 +63,15 @@ class Replica:
     def leads(self) -> bool:
         return self.up and self.state.is_leader
 
-    def take(self, assignment: Assignment, replicas: tuple[int, ...]) -> None:
+    def take(self, assignment: Assignment, replicas: tuple[int, ...], now_ms: int) -> None:
         if self.state.assign(
-            assignment.leader, assignment.leader_epoch, replicas, assignment.isr, assignment.partition_epoch
+            assignment.leader,
+            assignment.leader_epoch,
+            replicas,
+            assignment.isr,
+            assignment.partition_epoch,
+            log_end=self.log.end_offset,
+            now_ms=now_ms,
         ):
             self.log.begin_epoch(assignment.leader_epoch)
             self.state.appended(self.log.end_offset)
@@ -69,8 +82,10 @@ class Replica:
             self.store.disk.lose_power(rng)
         self.store.crash()
         # The high watermark of a replica that crashed is not known: it learns it again from its leader.
-        self.state = ReplicaState(self.id, self.log.end_offset, self.log.log_start_offset)
+        end, start = self.log.end_offset, self.log.log_start_offset
+        self.state = self.state_type(self.id, end, start, min_isr=MIN_ISR)
         self.up, self.fetching = True, False
+        self.broker_epoch += 1
 
 
 class Run:
@@ -83,12 +98,12 @@ class Run:
         self.unacknowledged: list[tuple[int, int, int, bytes]] = []  # leader, epoch, offset, value
         self.acknowledged: dict[int, bytes] = {}
         self.lost_power: set[int] = set()
-        self.counts = {"appended": 0, "truncated": 0, "elections": 0, "crashes": 0}
+        self.now_ms = 0
+        self.counts = {"appended": 0, "truncated": 0, "elections": 0, "crashes": 0, "isr": 0, "refused": 0}
         for replica in self.replicas.values():
-            replica.take(self.assignment, self.ids)
+            replica.take(self.assignment, self.ids, self.now_ms)
 
-    def run(self, steps: int = 600) -> None:
-        actions = [
+        self.actions: list[Callable[[], None]] = [
             *[self.produce] * 6,
             *[self.send_fetch] * 10,
             *[self.deliver] * 20,
@@ -96,10 +111,21 @@ class Run:
             self.lose_power,
             *[self.restart] * 2,
             self.elect,
-            *[self.change_isr] * 3,
+            *[self.propose_isr] * 4,
+            *[self.ask_controller] * 3,
         ]
+
+    def replace_states(self, kind: type[ReplicaState]) -> None:
+        """Let replicas decide by other rules, from the beginning."""
+        for replica in self.replicas.values():
+            replica.state_type = kind
+            replica.state = kind(replica.id, 0, 0, min_isr=MIN_ISR)
+            replica.take(self.assignment, self.ids, self.now_ms)
+
+    def run(self, steps: int = 600) -> None:
         for _ in range(steps):
-            self.rng.choice(actions)()
+            self.now_ms += _STEP_MS
+            self.rng.choice(self.actions)()
             self.acknowledge()
             self.check()
         self.settle()
@@ -125,7 +151,7 @@ class Run:
             state = self.replicas[leader_id].state
             if not self.replicas[leader_id].leads or state.leader_epoch != epoch:
                 self.unacknowledged.remove(waiting)
-            elif state.high_watermark > offset and len(state.isr) >= MIN_ISR:
+            elif state.high_watermark > offset:
                 self.unacknowledged.remove(waiting)
                 self.acknowledged[offset] = value
 
@@ -139,10 +165,26 @@ class Run:
         follower.fetching = True
         epoch, life = follower.state.leader_epoch, follower.store.directory
         offset, last_epoch = follower.log.end_offset, follower.log.leader_epochs.latest
-        self.messages.append(lambda: self.answer_fetch(leader, follower, epoch, offset, last_epoch, life))
+        broker_epoch = follower.broker_epoch
+        self.messages.append(
+            lambda: self.answer_fetch(leader, follower, epoch, offset, last_epoch, broker_epoch, life)
+        )
+
+    def count_fetch(
+        self, leader: Replica, follower: Replica, epoch: int, offset: int, broker_epoch: int
+    ) -> None:
+        fetch = FollowerFetch(follower.id, broker_epoch, True, self.now_ms, _MAX_LAG_MS)
+        leader.state.fetched(fetch, epoch, offset, log_end=leader.log.end_offset)
 
     def answer_fetch(
-        self, leader: Replica, follower: Replica, epoch: int, offset: int, last_epoch: int, life: object
+        self,
+        leader: Replica,
+        follower: Replica,
+        epoch: int,
+        offset: int,
+        last_epoch: int,
+        broker_epoch: int,
+        life: object,
     ) -> None:
         def arrive(answer: Callable[[], None]) -> None:
             """The response reaches the follower unless it crashed or follows another epoch by then."""
@@ -161,7 +203,7 @@ class Run:
         if last_epoch >= 0 and (parted != last_epoch or end < offset):
             reply(lambda: self.truncate(follower, parted, end))
             return
-        leader.state.fetched(follower.id, epoch, offset, now_ms=0)
+        self.count_fetch(leader, follower, epoch, offset, broker_epoch)
         found = leader.log.read(offset, _MAX_FETCH, leader.log.end_offset)
         data = memoryview(bytearray(found.read())) if found is not None else memoryview(b"")
         high_watermark = leader.state.high_watermark
@@ -190,22 +232,19 @@ class Run:
 
     # -- the controller ---------------------------------------------------------------------------------
 
-    def decide(self, leader: int, isr: tuple[int, ...], *, at_once: int | None = None) -> None:
-        """Write down a decision. It reaches the replicas later, in any order, except one that is told now."""
+    def decide(self, leader: int, isr: tuple[int, ...]) -> None:
+        """Write down a decision. It reaches the replicas later, in any order."""
         epoch = self.assignment.leader_epoch + (leader != self.assignment.leader)
         self.assignment = Assignment(leader, epoch, isr, self.assignment.partition_epoch + 1)
         for replica in self.replicas.values():
-            if replica.id == at_once:
-                replica.take(self.assignment, self.ids)
-            else:
-                self.send_assignment(replica)
+            self.send_assignment(replica)
 
     def send_assignment(self, replica: Replica) -> None:
         decided, life = self.assignment, replica.store.directory
 
         def arrive() -> None:
             if replica.up and replica.store.directory is life:
-                replica.take(decided, self.ids)
+                replica.take(decided, self.ids, self.now_ms)
 
         self.messages.append(arrive)
 
@@ -216,22 +255,59 @@ class Run:
             self.counts["elections"] += 1
             self.decide(self.rng.choice(others), self.assignment.isr)
 
-    def change_isr(self) -> None:
-        """The leader drops one follower, or takes one back that has all below the high watermark."""
-        leader = self.replicas[self.assignment.leader]
-        if not leader.leads or leader.state.partition_epoch != self.assignment.partition_epoch:
+    def propose_isr(self) -> None:
+        """A leader, or one that was, finds that a follower lags or has caught up."""
+        leader = self.rng.choice(list(self.replicas.values()))
+        if not leader.leads:
             return
-        isr = self.assignment.isr
-        other = self.rng.choice([n for n in self.ids if n != leader.id])
-        if other in isr:
-            if not self.replicas[other].up:
-                self.decide(leader.id, tuple(n for n in isr if n != other), at_once=leader.id)
-            return
-        follower = leader.state.follower(other)
-        epoch_start = leader.log.leader_epochs.entries[-1][1] if leader.log.leader_epochs.entries else 0
-        caught_up = max(leader.state.high_watermark, epoch_start)
-        if self.replicas[other].up and follower is not None and follower.log_end_offset >= caught_up:
-            self.decide(leader.id, tuple(sorted((*isr, other))), at_once=leader.id)
+        state, now, end = leader.state, self.now_ms, leader.log.end_offset
+        due = state.shrink_due(now, _MAX_LAG_MS, end) or state.expand_due(
+            lambda n: follower.broker_epoch if (follower := state.follower(n)) else None
+        )
+        if due is not None:
+            state.propose(due)
+            self.send_proposal(leader)
+        state.stop_waiting_for(lambda _, follower: not follower.is_caught_up(end, now, _MAX_LAG_MS))
+
+    def ask_controller(self) -> None:
+        """Once more: the proposal or its answer may have been lost."""
+        leader = self.rng.choice(list(self.replicas.values()))
+        if leader.leads and leader.state.proposal is not None:
+            self.send_proposal(leader)
+
+    def send_proposal(self, leader: Replica) -> None:
+        proposal, life = leader.state.proposal, leader.store.directory
+        assert proposal is not None
+        members = leader.state.epochs_of(proposal.isr, leader.broker_epoch)
+
+        def arrive(decided: Assignment) -> None:
+            if leader.up and leader.store.directory is life:
+                leader.state.altered(
+                    proposal, decided.leader, decided.leader_epoch, decided.isr, decided.partition_epoch
+                )
+
+        def ask() -> None:
+            self.alter(leader.id, proposal, members)
+            decided = self.assignment
+            if self.rng.random() < 0.8:
+                self.messages.append(lambda: arrive(decided))
+
+        if self.rng.random() < 0.8:
+            self.messages.append(ask)
+
+    def alter(self, leader: int, proposal: IsrProposal, members: list[tuple[int, int]]) -> None:
+        """What the controller does with a proposal."""
+        now = self.assignment
+        if (leader, *proposal[1:]) != (now.leader, now.leader_epoch, now.partition_epoch):
+            self.counts["refused"] += 1
+        elif all(self.may_be_in_sync(n, epoch) for n, epoch in members if n not in now.isr):
+            self.counts["isr"] += 1
+            self.decide(leader, proposal.isr)
+        else:
+            self.counts["refused"] += 1
+
+    def may_be_in_sync(self, replica: int, broker_epoch: int) -> bool:
+        return self.replicas[replica].up and self.replicas[replica].broker_epoch == broker_epoch
 
     # -- faults -----------------------------------------------------------------------------------------
 
@@ -273,13 +349,12 @@ class Run:
     # -- promises ---------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        leader = self.replicas[self.assignment.leader]
-        if not leader.leads or leader.state.leader_epoch != self.assignment.leader_epoch:
-            return
-        end = leader.log.end_offset
-        for offset in self.acknowledged:
-            if offset >= end:
-                raise Violation(f"offset {offset} was acknowledged; leader {leader.id} ends at {end}")
+        last = max(self.acknowledged, default=-1)
+        for member in {self.assignment.leader, *self.assignment.isr}:
+            replica = self.replicas[member]
+            if replica.up and replica.log.end_offset <= last:
+                end = replica.log.end_offset
+                raise Violation(f"offset {last} was acknowledged; {member}, in sync, ends at {end}")
 
     def settle(self) -> None:
         """Everything returns, all messages arrive, and all logs are equal."""
@@ -289,11 +364,13 @@ class Run:
                     self.start(replica)
             if not self.replicas[self.assignment.leader].leads:
                 self.send_assignment(self.replicas[self.assignment.leader])
+            self.now_ms += _STEP_MS
             self.send_fetch()
+            self.propose_isr()
+            self.ask_controller()
             while self.messages:
                 self.messages.pop(0)()
             self.acknowledge()
-            self.change_isr()
             self.check()
             reached = {replica.log.end_offset for replica in self.replicas.values()}
             reached |= {replica.state.high_watermark for replica in self.replicas.values()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from ottla.replication.replica_state import ReplicaState
 from simulation.history import Violation
-from simulation.replicas import Replica, Run
+from simulation.replicas import MIN_ISR, Replica, Run
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
@@ -44,20 +46,79 @@ def counting_reports_of_former_epochs(run: Run) -> None:
     answer = run.answer_fetch
 
     def answer_any(
-        leader: Replica, follower: Replica, epoch: int, offset: int, last_epoch: int, life: object
+        leader: Replica,
+        follower: Replica,
+        epoch: int,
+        offset: int,
+        last_epoch: int,
+        broker_epoch: int,
+        life: object,
     ) -> None:
         if leader.leads and leader.state.leader_epoch != epoch:
-            leader.state.fetched(follower.id, leader.state.leader_epoch, offset, 0)
-        answer(leader, follower, epoch, offset, last_epoch, life)
+            run.count_fetch(leader, follower, leader.state.leader_epoch, offset, broker_epoch)
+        answer(leader, follower, epoch, offset, last_epoch, broker_epoch, life)
 
     run.answer_fetch = answer_any  # type: ignore[method-assign]
 
 
+def counting_the_committed_isr_alone(run: Run) -> None:
+    """What a proposal under way adds is not waited for (KIP-497)."""
+    run.replace_states(CommittedIsrAlone)
+
+
+class CommittedIsrAlone(ReplicaState):
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        self._joining.clear()
+        return frozenset(self.isr)
+
+
+def taking_a_lost_answer_for_a_refusal(run: Run) -> None:
+    """The proposal may have been accepted all the same."""
+    propose = run.propose_isr
+
+    def propose_isr() -> None:
+        for replica in run.replicas.values():
+            if replica.state.proposal is not None:
+                replica.state.proposal = None
+                replica.state.stop_waiting_for(lambda _, follower: True)
+                replica.state.set_min_isr(MIN_ISR)
+        propose()
+
+    run.propose_isr = propose_isr  # type: ignore[method-assign]
+    run.actions = [propose_isr if action == propose else action for action in run.actions]
+
+
+def joining_below_the_start_of_the_leader_epoch(run: Run) -> None:
+    run.replace_states(AnyEpochStart)
+
+
+class AnyEpochStart(ReplicaState):
+    def assign(self, *args: Any, **options: Any) -> bool:
+        begins = super().assign(*args, **options)
+        self.epoch_start = 0
+        return begins
+
+
+def taking_members_of_a_former_registration(run: Run) -> None:
+    """They have lost their power since, and with it the end of their log (KIP-903)."""
+    run.may_be_in_sync = lambda replica, broker_epoch: True  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize(
-    "bug", [truncating_to_the_high_watermark, never_truncating, counting_reports_of_former_epochs]
+    ("bug", "first_seed"),
+    [
+        (truncating_to_the_high_watermark, 0),
+        (never_truncating, 0),
+        (counting_reports_of_former_epochs, 110),
+        (counting_the_committed_isr_alone, 0),
+        (taking_a_lost_answer_for_a_refusal, 150),
+        (joining_below_the_start_of_the_leader_epoch, 0),
+        (taking_members_of_a_former_registration, 0),
+    ],
 )
-def test_known_bugs_of_replication_are_found(bug: Callable[[Run], None]) -> None:
-    for seed in range(200):
+def test_known_bugs_of_replication_are_found(bug: Callable[[Run], None], first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 200):
         run = Run(seed, replicas=3)
         bug(run)
         try:
