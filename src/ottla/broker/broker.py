@@ -28,7 +28,7 @@ from ottla.broker.creation_rate import CreationRate
 from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_environment import BrokerGroupEnvironment
-from ottla.broker.handlers import HANDLERS, advertised_by
+from ottla.broker.handlers import BROKER_HANDLERS, HANDLERS, advertised_by
 from ottla.broker.image_follower import ImageChange, ImageFollower
 from ottla.broker.inspections import Inspections
 from ottla.broker.limits import (
@@ -55,6 +55,7 @@ from ottla.cluster.image import (
     TOPIC_CONFIG,
     BrokerNode,
     ClusterImage,
+    Endpoint,
 )
 from ottla.cluster.layout import frees_space
 from ottla.cluster.registration import Registration
@@ -104,14 +105,16 @@ class Broker:
         self._make_registry = registry or self._registry_in_data_folder
         self.node_id: int = config["node.id"]
         self.advertised = advertised_by(HANDLERS)
+        self.advertised_to_brokers = advertised_by(HANDLERS | BROKER_HANDLERS)
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
-        self.host = ""
-        self.port = 0
+        self.endpoints: tuple[Endpoint, ...] = ()
+        """Where it is found, by listener; the first one is for clients, the last one for other brokers."""
         self.follower = ImageFollower([], [])
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        _, host, port = self.endpoints[0]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def client_log(self) -> ClientLog:
@@ -138,7 +141,13 @@ class Broker:
         self._scheduler = RequestScheduler(self._loop, self._loop.time, self.watchdog)
         self.metrics = BrokerMetrics()
         dispatcher = Dispatcher(
-            self, HANDLERS, self._scheduler, self.watchdog, self.metrics, lambda: self.client_log
+            self,
+            HANDLERS,
+            BROKER_HANDLERS,
+            self._scheduler,
+            self.watchdog,
+            self.metrics,
+            lambda: self.client_log,
         )
         self._server = Server(dispatcher, limits_of(self.config), self._sockets, self.client_memory)
         self.creation_rate = CreationRate()
@@ -218,11 +227,7 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        listener = self.config.listener
-        bound_host, bound_port = self._server.listen(
-            listener.host, listener.port, self.config["socket.listen.backlog.size"]
-        )
-        self.host, self.port = self.config.advertised(bound_host, bound_port)
+        self._listen()
         for report in await self.in_thread(partial(self.directory.open, note_boot=False)):
             if report.is_remarkable:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
@@ -239,6 +244,17 @@ class Broker:
             len(self.replicas),
             self.bootstrap_servers,
         )
+
+    def _listen(self) -> None:
+        """Bind all listeners, so that a start which cannot have its addresses fails before all else."""
+        listeners, backlog = self.config.listeners, self.config["socket.listen.backlog.size"]
+        endpoints = []
+        for listener in listeners.all:
+            bound = self._server.listen(
+                *listener, backlog, for_brokers=listener.name == listeners.inter_broker.name
+            )
+            endpoints.append(Endpoint(listener.name, *self.config.advertised(listener, *bound)))
+        self.endpoints = tuple(endpoints)
 
     def _registry_in_data_folder(self) -> Registry:
         return SqliteRegistry(
@@ -265,7 +281,8 @@ class Broker:
             await self.controller.feed.after(0)
         self._check_belongs_here(self.controller.image.cluster_id)
         await self._handle_unclean_shutdown()
-        node = BrokerNode(self.node_id, self.host, self.port, rack=self.config["broker.rack"])
+        _, host, port = self.endpoints[0]
+        node = BrokerNode(self.node_id, host, port, rack=self.config["broker.rack"], endpoints=self.endpoints)
         registration = Registration(self._registry, node)
         self._leaving.push_async_callback(registration.stop)
         await registration.start()

@@ -26,6 +26,7 @@ from ottla.broker.buffers import Claim, Lease, RequestMemory
 from ottla.broker.client_memory import HALF_FRAMES, ClientMemory, Holding
 from ottla.broker.sockets import Socket
 from ottla.completion import Completion
+from ottla.config.listeners import PLAINTEXT
 from ottla.log_lines import ClientLog
 from ottla.printable import shown
 
@@ -90,16 +91,31 @@ class Connection:
         "address",
         "client_id",
         "draining",
+        "from_broker",
         "last_active",
+        "listener",
         "peer",
     )
 
-    def __init__(self, host: Host, sock: Socket, address: str, peer: str) -> None:
+    def __init__(
+        self,
+        host: Host,
+        sock: Socket,
+        address: str,
+        peer: str,
+        listener: str = PLAINTEXT,
+        *,
+        from_broker: bool = False,
+    ) -> None:
         self._host = host
         self._sock = sock
         self._fd = sock.fileno()
         self.address = address
         self.peer = peer
+        self.listener = listener
+        """The name of the listener that it came in by."""
+        self.from_broker = from_broker
+        """It came in by the listener for other brokers."""
         self.client_id: str | None = None
         self.last_active = host.now()
         self.draining = False

@@ -93,6 +93,16 @@ class RequestContext:
     def address(self) -> str:
         return self.connection.address
 
+    @property
+    def listener(self) -> str:
+        """The name of the listener that the request came in by."""
+        return self.connection.listener
+
+    @property
+    def from_broker(self) -> bool:
+        """It came in by the listener for other brokers: a client cannot send it."""
+        return self.connection.from_broker
+
     def describe(self) -> str:
         return f"{self.api.name} v{self.version}, {self.size} bytes, of {self.connection!r}"
 
@@ -111,13 +121,16 @@ class Dispatcher(Generic[P]):
         self,
         broker: P,
         handlers: Mapping[int, Handler[P]],
+        broker_handlers: Mapping[int, Handler[P]],
         scheduler: RequestScheduler,
         watchdog: Watchdog,
         metrics: BrokerMetrics,
         client_log: Callable[[], ClientLog],
     ) -> None:
+        """`broker_handlers` are for requests by the listener of brokers only, beside `handlers`."""
         self._broker = broker
         self._handlers = handlers
+        self._broker_handlers = broker_handlers
         self._scheduler = scheduler
         self._watchdog = watchdog
         self._now = watchdog.now
@@ -135,7 +148,11 @@ class Dispatcher(Generic[P]):
         api_key, size = header.api_key, len(frame)
         handler = self._handlers.get(api_key)
         if handler is None:
-            raise Refused(f"API {api_key} is not served here")
+            handler = self._broker_handlers.get(api_key)
+            if handler is None:
+                raise Refused(f"API {api_key} is not served here")
+            if not connection.from_broker:
+                raise Refused(f"{APIS[api_key].name} is served on the listener for other brokers only")
         context = RequestContext(APIS[api_key], header, connection, size)
         try:
             if api_key == PRODUCE or (api_key == FETCH and size <= LARGEST):

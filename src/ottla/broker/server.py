@@ -1,9 +1,13 @@
-"""The listener: accepts clients within the limits, owns their connections, and lets them go gracefully.
+"""The listeners: accept clients within the limits, own their connections, and let them go gracefully.
 
-Limits: `max.connections` in all and `max.connections.per.ip` (with overrides) are checked at the door; idle
-connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame while others
-wait for request memory must go on bringing bytes, 10 KB a second and the whole frame within five minutes, so
-that a few slow senders cannot starve the rest.
+A server has one or more listeners for clients and one for other brokers; each connection knows the name of
+its own.
+
+Limits: `max.connections` in all and `max.connections.per.ip` (with overrides) are checked at the door, but
+not for other brokers: clients that use up all connections cannot cut a broker off from its cluster. Idle
+connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame while others wait
+for request memory must go on bringing bytes, 10 KB a second and the whole frame within five minutes, so that
+a few slow senders cannot starve the rest.
 """
 
 from __future__ import annotations
@@ -39,6 +43,15 @@ _ITERATION_ACCEPTS = 64
 """Clients accepted per iteration of the loop, so that many new ones do not stop the connected ones."""
 
 Dispatch = Callable[[Connection, memoryview], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A listener that is bound to its address."""
+
+    name: str
+    for_brokers: bool
+    socket: Listener
 
 
 def _without_pacing(sock: Socket) -> None:
@@ -90,7 +103,8 @@ class Server:
         self._limits = limits
         self._sockets = sockets
         self._per_address: Counter[str] = Counter()
-        self._listener: Listener | None = None
+        self._from_brokers = 0
+        self._listeners: dict[str, _Bound] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
 
@@ -106,33 +120,37 @@ class Server:
 
     # -- life ---------------------------------------------------------------------------------------------
 
-    def listen(self, host: str, port: int, backlog: int) -> tuple[str, int]:
-        """Bind and listen, without accepting yet; returns the address that was bound."""
+    def listen(
+        self, name: str, host: str, port: int, backlog: int, *, for_brokers: bool = False
+    ) -> tuple[str, int]:
+        """Bind a listener, without accepting yet; returns the address that was bound."""
         limits = self._limits
         listener = self._sockets.listen(
             host, port, backlog, receive_buffer=limits.receive_buffer, send_buffer=limits.send_buffer
         )
-        self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
-        self.client_log = ClientLog(self.loop.time, self.loop.call_later)
-        self._listener = listener
+        if not self._listeners:
+            self.loop = asyncio.get_running_loop()
+            self.now = self.loop.time
+            self.client_log = ClientLog(self.loop.time, self.loop.call_later)
+        self._listeners[name] = _Bound(name, for_brokers, listener)
         bound = listener.getsockname()
         return str(bound[0]), int(bound[1])
 
-    def serve(self) -> None:
-        """Start to accept clients."""
-        assert self._listener is not None
-        self.loop.add_reader(self._listener.fileno(), self._accept)
-        self._sweep_later()
+    def serve(self, *names: str) -> None:
+        """Start to accept on these listeners; on all of them where none is named."""
+        for bound in [self._listeners[name] for name in names] or self._listeners.values():
+            self.loop.add_reader(bound.socket.fileno(), self._accept, bound)
+        if self._sweeper is None:
+            self._sweep_later()
 
     def stop_accepting(self) -> None:
-        if self._listener is not None:
-            self.loop.remove_reader(self._listener.fileno())
+        while self._listeners:
+            _, bound = self._listeners.popitem()
+            self.loop.remove_reader(bound.socket.fileno())
             # A process forked from this one holds the socket too: closing alone would leave it open.
             with suppress(OSError):  # macOS refuses it for a socket without a peer
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
+                bound.socket.shutdown(socket.SHUT_RDWR)
+            bound.socket.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -179,42 +197,53 @@ class Server:
 
     # -- the door -----------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._listener is not None
+    def _accept(self, bound: _Bound) -> None:
         for _ in range(_ITERATION_ACCEPTS):
             try:
-                sock, name = self._listener.accept()
+                sock, name = bound.socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     logger.error("cannot accept a client: %s; trying again in a second", error)
-                    self.loop.remove_reader(self._listener.fileno())
-                    self.loop.call_later(1.0, self._accept_again)
+                    self.loop.remove_reader(bound.socket.fileno())
+                    self.loop.call_later(1.0, self._accept_again, bound)
                     return
                 raise
-            self._admit(sock, str(name[0]), int(name[1]))
+            self._admit(bound, sock, str(name[0]), int(name[1]))
 
-    def _accept_again(self) -> None:
-        if self._listener is not None:
-            self.loop.add_reader(self._listener.fileno(), self._accept)
+    def _accept_again(self, bound: _Bound) -> None:
+        if bound.name in self._listeners:
+            self.loop.add_reader(bound.socket.fileno(), self._accept, bound)
 
-    def _admit(self, sock: Socket, address: str, port: int) -> None:
+    def _admit(self, bound: _Bound, sock: Socket, address: str, port: int) -> None:
+        if not bound.for_brokers and self._refuses(sock, address, port):
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock.getsockname()[0] == address:
+            _without_pacing(sock)
+        if bound.for_brokers:
+            self._from_brokers += 1
+        else:
+            self._per_address[address] += 1
+        connection = Connection(
+            self, sock, address, f"{address}:{port}", bound.name, from_broker=bound.for_brokers
+        )
+        self.connections[connection] = None
+
+    def _refuses(self, sock: Socket, address: str, port: int) -> bool:
+        """Close the socket of a client that is one too many."""
         limits = self._limits
         allowed = limits.address_overrides.get(address, limits.max_connections_per_address)
-        if len(self.connections) >= min(limits.max_connections, limits.descriptors):
+        clients = len(self.connections) - self._from_brokers
+        if clients >= min(limits.max_connections, limits.descriptors):
             sock.close()
             why = "max.connections" if limits.max_connections <= limits.descriptors else "raise ulimit -n"
             self.client_log.warning(
-                logger,
-                address,
-                "refused %s:%d: %d connections (%s)",
-                address,
-                port,
-                len(self.connections),
-                why,
+                logger, address, "refused %s:%d: %d connections (%s)", address, port, clients, why
             )
-            return
+            return True
         if self._per_address[address] >= allowed:
             sock.close()
             self.client_log.warning(
@@ -225,19 +254,17 @@ class Server:
                 port,
                 allowed,
             )
-            return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if sock.getsockname()[0] == address:
-            _without_pacing(sock)
-        self._per_address[address] += 1
-        self.connections[Connection(self, sock, address, f"{address}:{port}")] = None
+            return True
+        return False
 
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
-        self._per_address[connection.address] -= 1
-        if not self._per_address[connection.address]:
-            del self._per_address[connection.address]
+        if connection.from_broker:
+            self._from_brokers -= 1
+        else:
+            self._per_address[connection.address] -= 1
+            if not self._per_address[connection.address]:
+                del self._per_address[connection.address]
         if not self.connections and self._all_closed is not None:
             self._all_closed.set()
 

@@ -67,6 +67,9 @@ class Sockets(Protocol):
 class CannotListen(OSError):
     """The address cannot be listened on; `__cause__` is the system's error."""
 
+    host: str = ""
+    port: int = 0
+
 
 class SystemSockets:
     """Sockets of the operating system."""
@@ -77,7 +80,9 @@ class SystemSockets:
         try:
             return self._listen(host, port, backlog, receive_buffer, send_buffer)
         except OSError as error:
-            raise CannotListen(error.errno, error.strerror) from error
+            refusal = CannotListen(error.errno, error.strerror)
+            refusal.host, refusal.port = host, port
+            raise refusal from error
 
     def _listen(
         self, host: str, port: int, backlog: int, receive_buffer: int, send_buffer: int

@@ -25,7 +25,7 @@ from ottla.cli.output import print_json, say, seconds_text, write
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
-    from ottla.config.listeners import Listener
+    from ottla.broker.sockets import CannotListen
     from ottla.config.values import BrokerConfig
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
@@ -241,7 +241,7 @@ def _start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Fail
     if isinstance(error, RegistryError):
         return _registry_failure(error, folder / REGISTRY_FILE)
     if isinstance(error, CannotListen):
-        return _listen_failure(error, config.listener)
+        return _listen_failure(error)
     if not isinstance(error, OSError):
         return None
     return Failure(f"cannot use the data folder {folder}: {error.strerror or error}", _OTHER_FOLDER)
@@ -277,12 +277,12 @@ def _reason(error: Exception, file: Path) -> str:
     return str(error).removeprefix(f"the registry at {file}: ")
 
 
-def _listen_failure(error: OSError, listener: Listener) -> Failure:
+def _listen_failure(error: CannotListen) -> Failure:
     import errno
     import ipaddress
     import socket
 
-    host, port = listener.host, listener.port
+    host, port = error.host, error.port
     what = f"cannot listen on {f'[{host}]' if ':' in host else host}:{port}"
     if isinstance(error.__cause__, socket.gaierror):
         return Failure(f"{what}: no such host{' or network interface' if '%' in host else ''}")

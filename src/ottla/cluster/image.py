@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from ottla.config.listeners import INTER_BROKER as INTER_BROKER
+
 ConfigResource = tuple[int, str]
 """Kafka's config resource type (2 topic, 4 broker) and name; the name "" of type 4 is every broker."""
 
@@ -37,10 +39,6 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 def first_version(controller_epoch: int) -> int:
     """The version of the image a controller starts its epoch with."""
     return controller_epoch << _EPOCH_SHIFT
-
-
-INTER_BROKER = "INTERNAL"
-"""The name of the listener for other brokers, unless `inter.broker.listener.name` names another."""
 
 
 class Endpoint(NamedTuple):

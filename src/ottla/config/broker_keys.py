@@ -15,9 +15,11 @@ broker.id                             INT     -1      -     high
 broker.rack                           STRING  null    -
     The rack or zone of this broker; replicas of a partition are spread over racks.
 listeners                             LIST    PLAINTEXT://:9092  -  per-broker high
-    Addresses to listen on, as NAME://host:port or host:port; no host means every interface.
+    Addresses to listen on, as NAME://host:port or host:port; no host means every interface. Clients get the addresses of the listener they came in by.
 advertised.listeners                  LIST    null    -     high
-    Addresses that clients are told to use, if they differ from listeners.
+    Addresses that clients and brokers are told to use, by listener name, where they differ from listeners.
+inter.broker.listener.name            STRING  null    -
+    The name of the listener for other brokers, which clients are never told. Not set, it is INTERNAL; where listeners does not name that one, it is on 127.0.0.1 with any free port.
 listener.security.protocol.map        STRING  SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT  -  per-broker low
     The security protocol of each listener name.
 log.dir                               LIST    ~/.local/share/ottla/data  -  high

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, TypeVar
 
-from ottla.config.listeners import PLAINTEXT, parse_address_limits, parse_listeners, parse_protocols
+from ottla.config.listeners import (
+    INTER_BROKER,
+    PLAINTEXT,
+    WILDCARDS,
+    assign_listeners,
+    parse_address_limits,
+    parse_listeners,
+    parse_protocols,
+)
 
 Values = Mapping[str, Any]
 T = TypeVar("T")
-
-_WILDCARDS = ("", "0.0.0.0", "::")
 
 # Pairs of which the first must not be larger than the second.
 _ORDERED = (
@@ -64,21 +70,27 @@ def _folders(values: Values, settings: Mapping[str, str]) -> Iterator[str]:
 def _addresses(values: Values, settings: Mapping[str, str]) -> Iterator[str]:
     protocols = yield from _parsed("listener.security.protocol.map", values, parse_protocols)
     listeners = yield from _parsed("listeners", values, parse_listeners)
-    if listeners is not None and protocols is not None:
-        controllers = {name.upper() for name in values["controller.listener.names"] or ()}
-        clients = [listener for listener in listeners if listener.name not in controllers]
-        if len(clients) != 1:
-            yield f"listeners: must name one address for clients (got {len(clients)})"
-        for listener in clients:
-            protocol = protocols.get(listener.name)
-            if protocol is None:
-                yield f"listeners: {listener.name} has no protocol in listener.security.protocol.map"
-            elif protocol != PLAINTEXT:
-                yield f"listeners: {protocol} is not built yet, only {PLAINTEXT} is (got {listener})"
+    if listeners is None or protocols is None:
+        return
+    controllers = values["controller.listener.names"] or ()
+    try:
+        served = assign_listeners(listeners, controllers, values["inter.broker.listener.name"])
+    except ValueError as error:
+        yield f"listeners: {error} (got {','.join(map(str, listeners))})"
+        return
+    for listener in served.all:
+        protocol = protocols.get(listener.name, PLAINTEXT if listener.name == INTER_BROKER else None)
+        if protocol is None:
+            yield f"listeners: {listener.name} has no protocol in listener.security.protocol.map"
+        elif protocol != PLAINTEXT:
+            yield f"listeners: {protocol} is not built yet, only {PLAINTEXT} is (got {listener})"
     if values["advertised.listeners"]:
         advertised = yield from _parsed("advertised.listeners", values, parse_listeners)
+        names = {listener.name for listener in served.all} | {name.upper() for name in controllers}
         for listener in advertised or ():
-            if listener.host in _WILDCARDS:
+            if listener.name not in names:
+                yield f"advertised.listeners: {listener.name} is not among listeners (got {listener})"
+            elif listener.host in WILDCARDS:
                 yield (
                     f"advertised.listeners: must be an address that clients can reach, "
                     f"which {listener.host or 'an empty host'} is not"

@@ -16,7 +16,6 @@ delegation.token.expiry.time.ms                      LONG      86400000  >=1
 delegation.token.max.lifetime.ms                     LONG      604800000  >=1
 delegation.token.secret.key                          PASSWORD  null  -
 early.start.listeners                                LIST      null  - high
-inter.broker.listener.name                           STRING    null  -
 principal.builder.class                              CLASS     org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder  - per-broker
 sasl.client.callback.handler.class                   CLASS     null  -
 sasl.enabled.mechanisms                              LIST      GSSAPI  - per-broker

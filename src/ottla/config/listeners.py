@@ -1,4 +1,8 @@
-"""Addresses to listen on and to be found under: `NAME://host:port`, `host:port`, `[::1]:9092`, `:9092`."""
+"""Addresses to listen on and to be found under: `NAME://host:port`, `host:port`, `[::1]:9092`, `:9092`.
+
+A broker has one or more listeners for clients and one for the other brokers of its cluster, which have no
+other way in. Clients are told the addresses of the listener that they came in by.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 PLAINTEXT = "PLAINTEXT"
+INTER_BROKER = "INTERNAL"
+"""The name of the listener for other brokers, unless `inter.broker.listener.name` names another."""
+WILDCARDS = ("", "0.0.0.0", "::")
+"""Hosts that stand for every interface: to listen on, but not to be found under."""
 
 
 class Listener(NamedTuple):
@@ -48,6 +56,40 @@ def parse_listeners(texts: Sequence[str]) -> list[Listener]:
     if len(set(names)) < len(names):
         raise ValueError("two listeners have the same name")
     return listeners
+
+
+class Listeners(NamedTuple):
+    """What a broker listens on. The first one for clients is the one that people are told."""
+
+    clients: tuple[Listener, ...]
+    inter_broker: Listener
+
+    @property
+    def all(self) -> tuple[Listener, ...]:
+        return *self.clients, self.inter_broker
+
+
+def assign_listeners(
+    listeners: Sequence[Listener], controllers: Sequence[str], inter_broker: str | None
+) -> Listeners:
+    """Which listener is for whom. `controllers` names those of a Kafka controller, which are passed over.
+
+    Where none is there for other brokers, one on the loopback address with any free port is: enough for a
+    single broker, and for several on one machine. Kafka's sample file has one listener for clients and
+    brokers alike; since nothing could tell them apart there, that one is for clients.
+    """
+    passed_over = {name.upper() for name in controllers}
+    served = [listener for listener in listeners if listener.name not in passed_over]
+    name = (inter_broker or INTER_BROKER).upper()
+    named = [listener for listener in served if listener.name == name]
+    if inter_broker and not named:
+        raise ValueError(f"{inter_broker}, which inter.broker.listener.name names, is not among them")
+    clients = tuple(listener for listener in served if listener.name != name)
+    if not clients and name != INTER_BROKER:
+        clients, named = tuple(named), []
+    if not clients:
+        raise ValueError("must name an address for clients")
+    return Listeners(clients, named[0] if named else Listener(INTER_BROKER, "127.0.0.1", 0))
 
 
 def parse_protocols(text: str) -> dict[str, str]:

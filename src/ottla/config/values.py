@@ -21,7 +21,7 @@ from typing import Any
 
 from ottla.config.consistency import find_problems, resolve
 from ottla.config.keys import BadValue, Mode, show
-from ottla.config.listeners import Listener, parse_listeners
+from ottla.config.listeners import WILDCARDS, Listener, Listeners, assign_listeners, parse_listeners
 from ottla.config.properties import PropertiesError, decode_properties, parse_properties
 from ottla.config.table import BROKER_KEYS, TOPIC_KEYS, broker_synonyms, nearest
 from ottla.config.validation import unknown_key, validate_topic_config
@@ -39,7 +39,6 @@ __all__ = [
 logger = logging.getLogger("ottla.config")
 
 ENVIRONMENT_PREFIX = "OTTLA_"
-_WILDCARDS = ("", "0.0.0.0", "::")
 _DEFAULTS: dict[str, Any] = {name: key.default for name, key in BROKER_KEYS.items()}
 
 
@@ -269,21 +268,23 @@ class BrokerConfig:
         return str(Path(folders[0]).expanduser())
 
     @property
-    def listener(self) -> Listener:
-        """The address for clients. Listeners of a Kafka controller in the same file are passed over."""
-        controllers = {name.upper() for name in self["controller.listener.names"] or ()}
-        return next(
-            listener for listener in parse_listeners(self["listeners"]) if listener.name not in controllers
+    def listeners(self) -> Listeners:
+        """What to listen on, for clients and for other brokers."""
+        return assign_listeners(
+            parse_listeners(self["listeners"]),
+            self["controller.listener.names"] or (),
+            self["inter.broker.listener.name"],
         )
 
-    def advertised(self, bound_host: str, bound_port: int) -> tuple[str, int]:
-        """Host and port that clients are told, given where the broker really listens."""
+    def advertised(self, listener: Listener, bound_host: str, bound_port: int) -> tuple[str, int]:
+        """Host and port of a listener that others are told, given where the broker really listens."""
         if self["advertised.listeners"]:
-            listener = parse_listeners(self["advertised.listeners"])[0]
-            return listener.host, listener.port or bound_port
-        host = self.listener.host
-        if host in _WILDCARDS:
-            host = _host_name() if bound_host in _WILDCARDS else bound_host
+            for advertised in parse_listeners(self["advertised.listeners"]):
+                if advertised.name == listener.name:
+                    return advertised.host, advertised.port or bound_port
+        host = listener.host
+        if host in WILDCARDS:
+            host = _host_name() if bound_host in WILDCARDS else bound_host
         return host, bound_port
 
     # -- topics -------------------------------------------------------------------------------------------

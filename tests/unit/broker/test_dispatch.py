@@ -47,7 +47,7 @@ def test_pipelined_requests_yield_the_loop_when_their_time_is_used_up(
         watchdog = Watchdog(loop, lambda: time)
         scheduler = RequestScheduler(loop, lambda: time, watchdog)
         dispatcher = Dispatcher(
-            cast(Any, None), {PRODUCE: slow}, scheduler, watchdog, BrokerMetrics(), cast(Any, None)
+            cast(Any, None), {PRODUCE: slow}, {}, scheduler, watchdog, BrokerMetrics(), cast(Any, None)
         )
         host = Host(lambda _: None, scratch=65_536)
         host.now = lambda: time  # type: ignore[method-assign]

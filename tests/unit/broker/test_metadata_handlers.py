@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import ottla.testing
+from ottla.broker.client_view import ClientView
 from ottla.broker.handlers.metadata import _topic as described_topic
 from ottla.cluster.image import BrokerNode, ClusterImage, PartitionState, TopicImage
 from ottla.protocol.errors import ErrorCode, error_of
@@ -159,13 +160,13 @@ def test_partitions_list_offline_replicas_and_missing_leaders() -> None:
         topics={"t": topic},
         configs={},
     )
-    first, second = described_topic(topic, image, 13).partitions
+    first, second = described_topic(topic, ClientView(image, "PLAINTEXT", 13)).partitions
     assert (first.error_code, first.leader_id, first.leader_epoch) == (0, 1, 5)
     assert (first.replica_nodes, first.isr_nodes, first.offline_replicas) == ([1, 2], [1, 2], [2])
     assert (second.error_code, second.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert (second.replica_nodes, second.isr_nodes, second.leader_epoch) == ([2, 1], [2], 6)
     # Version 0 has no word for offline: such replicas are left out and the error says so.
-    first, second = described_topic(topic, image, 0).partitions
+    first, second = described_topic(topic, ClientView(image, "PLAINTEXT", 0)).partitions
     assert (first.error_code, first.replica_nodes) == (ErrorCode.REPLICA_NOT_AVAILABLE, [1])
     assert (second.error_code, second.isr_nodes) == (ErrorCode.LEADER_NOT_AVAILABLE, [])
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,16 +25,16 @@ def options_of_a_connection(
     admitted: list[socket.socket] = []
     admit = Server._admit
 
-    def admit_and_keep(self: Server, sock: socket.socket, address: str, port: int) -> None:
+    def admit_and_keep(self: Server, bound: Any, sock: socket.socket, address: str, port: int) -> None:
         admitted.append(sock)
-        admit(self, sock, address, port)
+        admit(self, bound, sock, address, port)
 
     monkeypatch.setattr(Server, "_admit", admit_and_keep)
 
     async def scenario() -> T:
         memory = ClientMemory(1 << 20, 1 << 20, asyncio.get_running_loop().time, ClientLog)
         server = Server(lambda connection, frame: None, limits, SystemSockets(), memory)
-        _, port = server.listen("127.0.0.1", 0, 5)
+        _, port = server.listen("PLAINTEXT", "127.0.0.1", 0, 5)
         server.serve()
         with socket.create_connection(("127.0.0.1", port)):
             async with asyncio.timeout(5):

@@ -88,8 +88,10 @@ log.retention.check.interval.ms=300000
     config = BrokerConfig.load(file)
     assert config.warnings == []
     assert config.log_dir == "/tmp/kraft-combined-logs"
-    assert config.listener.port == 9092
-    assert config.advertised("0.0.0.0", 9092) == ("localhost", 9092)
+    (listener,) = config.listeners.clients
+    assert listener.port == 9092
+    assert config.advertised(listener, "0.0.0.0", 9092) == ("localhost", 9092)
+    assert config.listeners.inter_broker == ("INTERNAL", "127.0.0.1", 0)
 
 
 def test_an_unknown_key_is_ignored_with_a_warning_that_names_the_nearest() -> None:
@@ -145,7 +147,20 @@ def test_a_file_that_is_not_there_or_not_readable_is_a_problem(tmp_path: Path) -
         ({"listeners": "INSIDE://:1"}, "listeners: INSIDE has no protocol in listener.security.protocol.map"),
         (
             {"listeners": "PLAINTEXT://:1,SSL://:2"},
-            "listeners: must name one address for clients (got 2)",
+            "listeners: SSL is not built yet, only PLAINTEXT is (got SSL://:2)",
+        ),
+        (
+            {"listeners": "INTERNAL://:1"},
+            "listeners: must name an address for clients (got INTERNAL://:1)",
+        ),
+        (
+            {"inter.broker.listener.name": "INSIDE"},
+            "listeners: INSIDE, which inter.broker.listener.name names, is not among them "
+            "(got PLAINTEXT://:9092)",
+        ),
+        (
+            {"advertised.listeners": "OUTSIDE://example:1"},
+            "advertised.listeners: OUTSIDE is not among listeners (got OUTSIDE://example:1)",
         ),
         (
             {"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"},
@@ -188,7 +203,7 @@ def test_a_listener_may_have_a_name_of_its_own() -> None:
             "listener.security.protocol.map": "INSIDE:PLAINTEXT",
         }
     )
-    assert config.listener == ("INSIDE", "localhost", 1)
+    assert config.listeners.clients == (("INSIDE", "localhost", 1),)
 
 
 def test_broker_id_and_node_id_are_two_names_of_one_thing() -> None:
@@ -216,7 +231,8 @@ def test_the_data_folder_may_lie_in_the_home_of_the_user(monkeypatch: pytest.Mon
 def test_clients_get_the_advertised_address_or_the_one_listened_on() -> None:
     def advertised(**settings: str) -> tuple[str, int]:
         config = BrokerConfig.load(overrides={n.replace("_", "."): v for n, v in settings.items()})
-        return config.advertised("0.0.0.0" if config.listener.host == "" else config.listener.host, 4711)
+        (listener,) = config.listeners.clients
+        return config.advertised(listener, listener.host or "0.0.0.0", 4711)
 
     assert advertised(listeners="127.0.0.1:0") == ("127.0.0.1", 4711)
     assert advertised(listeners="[::1]:0") == ("::1", 4711)
@@ -225,6 +241,21 @@ def test_clients_get_the_advertised_address_or_the_one_listened_on() -> None:
     host, port = advertised(listeners=":0")
     assert host not in ("", "0.0.0.0")
     assert port == 4711
+
+
+def test_every_listener_has_an_advertised_address_of_its_own() -> None:
+    config = BrokerConfig.load(
+        overrides={
+            "listeners": "INSIDE://10.0.0.1:1,OUTSIDE://:2,PEERS://10.0.0.1:3",
+            "advertised.listeners": "OUTSIDE://kafka.example:19092",
+            "inter.broker.listener.name": "peers",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,PEERS:PLAINTEXT",
+        }
+    )
+    inside, outside = config.listeners.clients
+    assert config.advertised(inside, "10.0.0.1", 1) == ("10.0.0.1", 1)
+    assert config.advertised(outside, "0.0.0.0", 2) == ("kafka.example", 19092)
+    assert config.listeners.inter_broker == ("PEERS", "10.0.0.1", 3)
 
 
 # -- dynamic values -----------------------------------------------------------------------------------------

@@ -108,6 +108,10 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
 }
 
 
+BROKER_HANDLERS: dict[int, Handler[HandlerPorts]] = {}
+"""What brokers ask of each other, on the listener for other brokers only."""
+
+
 def advertised_by(handlers: Mapping[int, object]) -> ApiVersionsResponse:
     """The answer to ApiVersions: exactly what has a handler."""
     return ApiVersionsResponse(

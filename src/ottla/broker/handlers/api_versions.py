@@ -24,6 +24,11 @@ class Advertising(Protocol):
         """Every API that has a handler, with its versions."""
         ...
 
+    @property
+    def advertised_to_brokers(self) -> ApiVersionsResponse:
+        """The same for other brokers, with what they alone may ask."""
+        ...
+
 
 def api_versions(
     broker: Advertising, request: ApiVersionsRequest | None, context: RequestContext
@@ -42,4 +47,4 @@ def api_versions(
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return broker.advertised
+    return broker.advertised_to_brokers if context.from_broker else broker.advertised

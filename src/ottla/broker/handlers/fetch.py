@@ -170,6 +170,7 @@ class _Fetch:
         "_bytes_left",
         "_committed_only",
         "_failed",
+        "_from_broker",
         "_incremental",
         "_max_bytes",
         "_min_bytes",
@@ -199,6 +200,7 @@ class _Fetch:
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
+        self._from_broker = context.from_broker
         self._wanted = wanted
         self._session = session
         self._incremental = incremental
@@ -352,6 +354,10 @@ class _Fetch:
         partition = self._broker.replicas.leader(name, want.partition, want.current_leader_epoch)
         if self._replica_id >= 0:
             partition.check_follower(self._replica_id)
+            if not self._from_broker:
+                raise ApiError(
+                    ErrorCode.TOPIC_AUTHORIZATION_FAILED, "followers fetch on the listener for other brokers"
+                )
         return partition
 
     def wait(self, seconds: float) -> _Later:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from ottla.broker.client_view import endpoint_of
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.offsets_topic import OffsetsTopicCreation, make_offsets_topic
 from ottla.broker.ports import SlicedWork
@@ -57,19 +58,20 @@ def _answer(
     broker: CoordinatorLookup, request: FindCoordinatorRequest, context: RequestContext
 ) -> Steps[FindCoordinatorResponse]:
     if request.key_type == GROUP:
-        return _response(request, context, lambda key: _coordinator(broker, key))
+        return _response(request, context, lambda key: _coordinator(broker, key, context.listener))
     if request.key_type == TRANSACTION:
         return _response(request, context, lambda key: _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE))
     text = ErrorCode.INVALID_REQUEST.text if request.key_type != SHARE else ""
     return _response(request, context, lambda key: _none(key, ErrorCode.INVALID_REQUEST, text))
 
 
-def _coordinator(broker: CoordinatorLookup, group_id: str) -> Coordinator:
+def _coordinator(broker: CoordinatorLookup, group_id: str, listener: str) -> Coordinator:
     state = broker.image.partition(OFFSETS_TOPIC, broker.groups.partition_for(group_id))
     node = broker.image.brokers.get(state.leader) if state is not None else None
-    if node is None:
+    endpoint = endpoint_of(node, listener) if node is not None and not node.fenced else None
+    if node is None or endpoint is None:
         return _none(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return Coordinator(key=group_id, node_id=node.id, host=node.host, port=node.port)
+    return Coordinator(key=group_id, node_id=node.id, host=endpoint.host, port=endpoint.port)
 
 
 def _none(key: str, code: ErrorCode, message: str = "") -> Coordinator:

@@ -2,11 +2,13 @@
 
 All three read the cluster image and nothing else, so they answer at once. Only a Metadata request that
 creates the topics it asks for has to wait, for the controller and then for this broker to know the outcome.
+They tell of the brokers that the client can reach on the listener it came in by (`client_view`).
 
 Metadata, version notes. 0: an empty list asks for all topics; later null does and empty asks for none. 4: the
-request may forbid creation. 10 and 11 have a field for topic ids but Kafka refuses to look at it; 12 answers
-by id. A request with ids is answered by ids alone, whatever names stand beside them. A topic created on the
-way is in the answer (Kafka says UNKNOWN_TOPIC_OR_PARTITION and lets the client ask again).
+request may forbid creation. 6: a leader without the client's listener is LISTENER_NOT_FOUND, before that
+LEADER_NOT_AVAILABLE. 10 and 11 have a field for topic ids but Kafka refuses to look at it; 12 answers by
+id. A request with ids is answered by ids alone, whatever names stand beside them. A topic created on the way
+is in the answer (Kafka says UNKNOWN_TOPIC_OR_PARTITION and lets the client ask again).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
+from ottla.broker.client_view import ClientView, PartitionView, endpoints_on
 from ottla.broker.creation_rate import CreationRate
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.portions import in_portions
@@ -29,7 +32,7 @@ from ottla.broker.ports import (
     Time,
 )
 from ottla.broker.request_scheduler import Steps
-from ottla.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
+from ottla.cluster.image import TopicImage
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, NewTopic, check_name, is_internal
 from ottla.printable import listed
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -78,16 +81,10 @@ TOPIC_OPERATIONS = _bits(3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
 NOT_ASKED = -(1 << 31)
 
-ALL_FIELDS = 13
-"""The newest version of Metadata, as which DescribeTopicPartitions looks at partitions."""
-
 _CREATED_AT_A_TIME = 100
 
 BROKER_ENDPOINT = 1
 CONTROLLER_ENDPOINT = 2
-
-
-_View = tuple[int, int, list[int], list[int], list[int]]
 
 
 def metadata(
@@ -95,41 +92,44 @@ def metadata(
 ) -> MetadataResponse | Steps[Any]:
     topics = request.topics
     if topics is None or (not topics and context.version == 0):
-        return _all_topics(broker, request, context.version)
+        return _all_topics(broker, request, context)
     if context.version < 12:
         by_id = any(topic.name is None or topic.topic_id != ZERO_UUID for topic in topics)
         return _refused(topics) if by_id else _by_name(broker, request, topics, context)
     if any(topic.topic_id != ZERO_UUID for topic in topics):
-        return _by_id(broker, request, topics, context.version)
+        return _by_id(broker, request, topics, context)
     if any(topic.name is None for topic in topics):
         return _refused(topics)
     return _by_name(broker, request, topics, context)
 
 
 def _all_topics(
-    broker: ClusterDescription, request: MetadataRequest, version: int
+    broker: ClusterDescription, request: MetadataRequest, context: RequestContext
 ) -> Steps[MetadataResponse]:
-    image, found = broker.image, []
-    for topic in image.topics.values():
-        found.append(_topic(topic, image, version))
+    cluster, found = ClientView(broker.image, context.listener, context.version), []
+    for topic in cluster.image.topics.values():
+        found.append(_topic(topic, cluster))
         yield
-    return _response(broker, request, found)
+    return _response(cluster, request, found)
 
 
 def _by_id(
-    broker: ClusterDescription, request: MetadataRequest, topics: Sequence[MetadataRequestTopic], version: int
+    broker: ClusterDescription,
+    request: MetadataRequest,
+    topics: Sequence[MetadataRequestTopic],
+    context: RequestContext,
 ) -> Steps[MetadataResponse]:
-    image, unknown, known = broker.image, [], []
+    cluster, unknown, known = ClientView(broker.image, context.listener, context.version), [], []
     for topic_id in dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID):
-        topic = image.topics_by_id.get(topic_id)
+        topic = cluster.image.topics_by_id.get(topic_id)
         if topic is None:
             unknown.append(
                 MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
             )
         else:
-            known.append(_topic(topic, image, version))
+            known.append(_topic(topic, cluster))
         yield
-    return _response(broker, request, unknown + known)
+    return _response(cluster, request, unknown + known)
 
 
 def _by_name(
@@ -147,7 +147,7 @@ def _by_name(
             yield
         if missing:
             return _create_first(broker, request, names, missing, context)
-    return _named(broker, request, names, context.version)
+    return _named(broker, request, names, context)
 
 
 async def _create_first(
@@ -181,7 +181,7 @@ async def _create_first(
         refused = sum(isinstance(result, ApiError) for result in results)
         broker.creation_rate.give_back(address, refused, per_minute, broker.clock.monotonic())
         await broker.caught_up(version)
-    answer = _named(broker, request, names, context.version, frozenset(throttled))
+    answer = _named(broker, request, names, context, frozenset(throttled))
     return await broker.in_slices(answer, context)
 
 
@@ -215,14 +215,14 @@ def _named(
     broker: ClusterDescription,
     request: MetadataRequest,
     names: Iterable[str],
-    version: int,
+    context: RequestContext,
     throttled: frozenset[str] = frozenset(),
 ) -> Steps[MetadataResponse]:
-    image, known, unknown = broker.image, [], []
+    cluster, known, unknown = ClientView(broker.image, context.listener, context.version), [], []
     for name in names:
-        topic = image.topics.get(name)
+        topic = cluster.image.topics.get(name)
         if topic is not None:
-            known.append(_topic(topic, image, version))
+            known.append(_topic(topic, cluster))
         else:
             absent = (
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -232,7 +232,7 @@ def _named(
             error = _name_error(name) or absent
             unknown.append(MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name)))
         yield
-    return _response(broker, request, known + unknown)
+    return _response(cluster, request, known + unknown)
 
 
 def _name_error(name: str) -> ErrorCode | None:
@@ -244,9 +244,9 @@ def _name_error(name: str) -> ErrorCode | None:
 
 
 def _response(
-    broker: ClusterDescription, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    cluster: ClientView, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
-    image = broker.image
+    image = cluster.image
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
@@ -254,8 +254,10 @@ def _response(
     cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in image.brokers.values()
+            MetadataResponseBroker(
+                node_id=node, host=endpoint.host, port=endpoint.port, rack=image.brokers[node].rack
+            )
+            for node, endpoint in cluster.reachable.items()
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
@@ -276,14 +278,14 @@ def _refused(topics: Sequence[MetadataRequestTopic]) -> MetadataResponse:
     )
 
 
-def _topic(topic: TopicImage, image: ClusterImage, version: int) -> MetadataResponseTopic:
+def _topic(topic: TopicImage, cluster: ClientView) -> MetadataResponseTopic:
     partitions = []
     # Partitions in the same state share the object, and all but a few are: look at each state once.
-    views: dict[int, _View] = {}
+    views: dict[int, PartitionView] = {}
     for index, state in enumerate(topic.partitions):
         view = views.get(id(state))
         if view is None:
-            view = views[id(state)] = _view(state, image, version)
+            view = views[id(state)] = cluster.partition(state)
         error, leader, replicas, isr, offline = view
         partitions.append(
             MetadataResponsePartition(
@@ -301,21 +303,6 @@ def _topic(topic: TopicImage, image: ClusterImage, version: int) -> MetadataResp
     )
 
 
-def _view(state: PartitionState, image: ClusterImage, version: int) -> _View:
-    """Error, leader, replicas, ISR and offline replicas of a partition, by which brokers are there."""
-    brokers, error, leader = image.brokers, 0, state.leader
-    replicas, isr = list(state.replicas), list(state.isr)
-    offline = [replica for replica in replicas if replica not in brokers]
-    if leader not in brokers:
-        error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
-    if version == 0 and offline:
-        # There is no field for offline replicas yet: they are left out, and the error says so.
-        replicas = [replica for replica in replicas if replica in brokers]
-        isr = [replica for replica in isr if replica in brokers]
-        error = error or ErrorCode.REPLICA_NOT_AVAILABLE
-    return error, leader, replicas, isr, offline
-
-
 def describe_cluster(
     broker: ClusterDescription, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
@@ -328,8 +315,16 @@ def describe_cluster(
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
         brokers=[
-            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in image.brokers.values()
+            DescribeClusterBroker(
+                broker_id=node,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=image.brokers[node].rack,
+                is_fenced=image.brokers[node].fenced,
+            )
+            for node, endpoint in endpoints_on(
+                image, context.listener, fenced=request.include_fenced_brokers
+            ).items()
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )
@@ -357,6 +352,7 @@ def describe_topic_partitions(
     is answered with the partitions that fit, a topic after the limit not at all.
     """
     image, cursor = broker.image, request.cursor
+    cluster = ClientView(image, context.listener)
     start = cursor.topic_name if cursor else ""
     asked = {topic.name for topic in request.topics}
     names = sorted(name for name in asked or image.topics if name >= start)
@@ -386,7 +382,7 @@ def describe_topic_partitions(
             )
             continue
         first = cursor.partition_index if cursor and name == start else 0
-        described = _described(topic, image, first, first + left)
+        described = _described(topic, cluster, first, first + left)
         response.topics.append(described)
         left -= len(described.partitions)
         end = first + len(described.partitions)
@@ -397,11 +393,11 @@ def describe_topic_partitions(
 
 
 def _described(
-    topic: TopicImage, image: ClusterImage, first: int, end: int
+    topic: TopicImage, cluster: ClientView, first: int, end: int
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index, state in enumerate(topic.partitions[first:end], first):
-        error, leader, replicas, isr, offline = _view(state, image, ALL_FIELDS)
+        error, leader, replicas, isr, offline = cluster.partition(state)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=error,
@@ -411,8 +407,8 @@ def _described(
                 replica_nodes=replicas,
                 isr_nodes=isr,
                 # Null is allowed here, but the Java client does not expect it.
-                eligible_leader_replicas=[],
-                last_known_elr=[],
+                eligible_leader_replicas=list(state.elr),
+                last_known_elr=list(state.last_known_elr),
                 offline_replicas=offline,
             )
         )

@@ -1,0 +1,70 @@
+"""What a client is told of the cluster: brokers in service, at the addresses of the listener it came in by.
+
+A broker that has no listener of that name cannot be reached by the client and is left out, as in Kafka. So
+the addresses of the listener for other brokers never reach a client. A fenced broker is registered but not in
+service: it is left out as well.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.cluster.image import NO_LEADER, BrokerNode, ClusterImage, Endpoint, PartitionState
+from ottla.protocol.errors import ErrorCode
+
+ALL_FIELDS = 13
+"""The newest version of Metadata, as which DescribeTopicPartitions looks at partitions."""
+_LISTENER_NOT_FOUND_SINCE = 6
+
+
+def endpoint_of(node: BrokerNode, listener: str) -> Endpoint | None:
+    """A node that names no listeners is found at one address, whatever the listener."""
+    return node.endpoint(listener) if node.endpoints else Endpoint(listener, node.host, node.port)
+
+
+def endpoints_on(image: ClusterImage, listener: str, *, fenced: bool = False) -> dict[int, Endpoint]:
+    """The address of every broker in service, and with `fenced` of all that are registered."""
+    found = {}
+    for node in image.brokers.values():
+        endpoint = endpoint_of(node, listener) if fenced or not node.fenced else None
+        if endpoint is not None:
+            found[node.id] = endpoint
+    return found
+
+
+class PartitionView(NamedTuple):
+    error: int
+    leader: int
+    replicas: list[int]
+    isr: list[int]
+    offline: list[int]
+
+
+class ClientView:
+    """An image as it looks to a client on `listener` that speaks this version of Metadata."""
+
+    __slots__ = ("_version", "image", "reachable")
+
+    def __init__(self, image: ClusterImage, listener: str, version: int = ALL_FIELDS) -> None:
+        self.image = image
+        self.reachable = endpoints_on(image, listener)
+        self._version = version
+
+    def partition(self, state: PartitionState) -> PartitionView:
+        replicas, isr = list(state.replicas), list(state.isr)
+        offline = [replica for replica in replicas if replica not in self.reachable]
+        error, leader = 0, state.leader
+        if leader not in self.reachable:
+            error, leader = self._missing(leader), NO_LEADER
+        if self._version == 0 and offline:
+            # There is no field for offline replicas yet: they are left out, and the error says so.
+            replicas = [replica for replica in replicas if replica in self.reachable]
+            isr = [replica for replica in isr if replica in self.reachable]
+            error = error or ErrorCode.REPLICA_NOT_AVAILABLE
+        return PartitionView(error, leader, replicas, isr, offline)
+
+    def _missing(self, leader: int) -> ErrorCode:
+        node = self.image.brokers.get(leader)
+        if node is not None and not node.fenced and self._version >= _LISTENER_NOT_FOUND_SINCE:
+            return ErrorCode.LISTENER_NOT_FOUND
+        return ErrorCode.LEADER_NOT_AVAILABLE
