@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo quickstart test check kcat zookeeper warm test-slow slow-tools bench bench-pipeline simulate freeze wheel clean
+.PHONY: help install demo quickstart test check kcat zookeeper test-slow slow-tools bench bench-pipeline simulate freeze wheel clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ demo: install  ## two minutes of news: a broker, feeds and a pipeline that marks
 quickstart: install  ## a broker, a topic, a producer and a consumer, in five seconds
 	@$(BIN)/python scripts/quickstart.py
 
-test: check kcat zookeeper warm  ## the gates and all tests but the slow ones, in parallel
+test: check kcat zookeeper  ## the gates and all tests but the slow ones, in parallel
 	$(BIN)/pytest -n auto --dist loadgroup -m "not slow"
 
 check: install  ## lint, format, types, import rules and dead code
@@ -37,10 +37,6 @@ check: install  ## lint, format, types, import rules and dead code
 # A client under test and the registry of large clusters are programs of the system, not of Python.
 kcat zookeeper:
 	@scripts/need-$@
-
-# Tests start Spark some twenty times, and an archive of its classes halves the cost of each start. They pass without.
-warm: install
-	-@$(BIN)/ottla pipeline warm
 
 test-slow: install kcat zookeeper slow-tools  ## the tests that need minutes, Java, Maven, Go or npm, and properties at length
 	$(BIN)/pytest -m slow

@@ -41,13 +41,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 2 * (os.cpu_count() or 1)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)  # before xdist's own, which reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     files = sorted({item.path for item in items if _uses_spark(item)})
     for item in items:
         if _uses_spark(item):
             item.add_marker(pytest.mark.xdist_group(f"spark-{files.index(item.path) % SPARK_GROUPS}"))
     items.sort(key=lambda item: next((n for n, name in enumerate(LONG) if item.path.match(name)), len(LONG)))
+    yield
+    if config.getoption("loadgroup", False):
+        # In a pytest that xdist does not fit, groups are ignored without a word: every process starts Spark.
+        lost = [item.nodeid for item in items if _uses_spark(item) and "@spark-" not in item.nodeid]
+        if lost:
+            raise pytest.UsageError(f"this pytest-xdist does not set the group of {lost[0]}")
 
 
 def _uses_spark(item: pytest.Item) -> bool:

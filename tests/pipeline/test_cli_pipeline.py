@@ -281,6 +281,7 @@ def test_once_prints_json_and_a_reset_reads_again(shop: Shop) -> None:
     assert "3 rows" in again.lines[-1]
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_live_table_and_ctrl_c_stops_between_batches(shop: Shop) -> None:
     shop.poison.touch()
     shop.produce(1, 2)
@@ -352,6 +353,7 @@ def test_output_in_a_pipe_is_plain_and_sigterm_stops_cleanly(
     assert f"ottla pipeline reset {shop.file} clean --to earliest" in refused.err
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_stops_at_once(shop: Shop, ending: list[subprocess.Popen[bytes]]) -> None:
     held = shop.folder / "held"
     held.touch()

@@ -36,7 +36,7 @@ from ottla.protocol.schema import Request
 
 T = TypeVar("T")
 
-few = settings(max_examples=examples(8, 50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(4, 50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)
 
 # What is in use besides the message: the error, its text, frames of the interpreter.

@@ -16,7 +16,7 @@ from property.oracles import kafka_python_bytes, kafka_python_knows, kio_bytes
 
 # The first kind can be shrunk but is often dull; the second is never dull.
 chance = st.randoms(use_true_random=False) | st.randoms(use_true_random=True)
-few = settings(max_examples=examples(10, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(6, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 # Messages of our own have no oracle.
