@@ -217,3 +217,30 @@ def test_the_data_folder_of_another_cluster_is_refused_and_left_unchanged(
     assert "belongs to cluster.id" in failed.err
     assert "Traceback" not in failed.err
     assert list(tmp_path.glob("kept-0/*.log")), "a log without a topic is not deleted"
+
+
+def test_options_give_a_broker_its_place_in_a_cluster(ottla: Command, tmp_path: Path) -> None:
+    registry = tmp_path / "shared.sqlite"
+    options = ["--node-id", "7", "--rack", "west", "--peer-listen", "127.0.0.1:0"]
+    options += ["--registry", f"sqlite:{registry}", "--data", str(tmp_path / "data")]
+    with serving(ottla, *options) as (_, ready):
+        assert (ready["node_id"], ready["registry"]) == (7, f"sqlite:{registry}")
+        clients, peers = ready["listeners"]
+        assert clients == f"PLAINTEXT://{ready['bootstrap']}"
+        assert peers.startswith("INTERNAL://127.0.0.1:")
+        assert registry.exists()
+        assert not (tmp_path / "data" / "registry.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--registry", "etcd://a:1"], "ottla.registry: 'etcd://a:1' is no registry"),
+        (["--peer-listen", "9093"], "--peer-listen '9093': HOST:PORT is wanted"),
+        (["--node-id", "-1"], "-1 is not in the range"),
+    ],
+)
+def test_wrong_places_in_a_cluster_are_explained(ottla: Command, options: list[str], what: str) -> None:
+    result = ottla("serve", *options)
+    assert result.code == 2
+    assert what in result.err

@@ -57,11 +57,10 @@ from ottla.cluster.image import (
     ClusterImage,
     Endpoint,
 )
-from ottla.cluster.layout import frees_space
 from ottla.cluster.registration import Registration
 from ottla.cluster.registry import Registry, RegistryError
-from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
-from ottla.config.values import BrokerConfig, TopicConfig, topic_config, validate_topic_config
+from ottla.cluster.registry_backends import registry_at
+from ottla.config.values import REGISTRY_FILE, BrokerConfig, TopicConfig, topic_config, validate_topic_config
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ApiError
@@ -76,7 +75,6 @@ from ottla.storage.results import NotInMemory
 
 logger = logging.getLogger("ottla.broker")
 
-REGISTRY_FILE = "registry.sqlite"
 T = TypeVar("T")
 
 
@@ -95,14 +93,14 @@ class Broker:
         sockets: Sockets | None = None,
         registry: Callable[[], Registry] | None = None,
     ) -> None:
-        """`registry` makes a session with the registry; without it the broker has one in its data folder."""
+        """`registry` makes a session with the registry, in place of the one that the configuration names."""
         self._static_config = config
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.SystemRandom()
         self.disk: Disk = disk or RealDisk()
         self._sockets: Sockets = sockets or SystemSockets()
-        self._make_registry = registry or self._registry_in_data_folder
+        self._make_registry = registry or self._configured_registry
         self.node_id: int = config["node.id"]
         self.advertised = advertised_by(HANDLERS)
         self.advertised_to_brokers = advertised_by(HANDLERS | BROKER_HANDLERS)
@@ -256,10 +254,8 @@ class Broker:
             endpoints.append(Endpoint(listener.name, *self.config.advertised(listener, *bound)))
         self.endpoints = tuple(endpoints)
 
-    def _registry_in_data_folder(self) -> Registry:
-        return SqliteRegistry(
-            SqliteStore(self.directory.path / REGISTRY_FILE, frees_space=frees_space), clock=self.clock
-        )
+    def _configured_registry(self) -> Registry:
+        return registry_at(self.config.registry, self.clock)
 
     async def _join_cluster(self) -> None:
         """Become a member, and take over the image that says so."""

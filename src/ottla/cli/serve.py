@@ -22,10 +22,10 @@ from ottla import __version__
 from ottla.cli.failure import FAILED, Failure, usage
 from ottla.cli.options import Json, parse_pairs
 from ottla.cli.output import print_json, say, seconds_text, write
+from ottla.cli.start_failure import OTHER_FOLDER, start_failure
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
-    from ottla.broker.sockets import CannotListen
     from ottla.config.values import BrokerConfig
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
@@ -56,6 +56,30 @@ def serve(
         str | None,
         typer.Option("--advertise", metavar="HOST:PORT", help="Address that clients are told to use."),
     ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry",
+            metavar="URL",
+            envvar="OTTLA_REGISTRY",
+            help="Registry of the cluster: sqlite:PATH, or zookeeper://HOST:PORT,HOST:PORT/PATH.",
+        ),
+    ] = None,
+    node_id: Annotated[
+        int | None,
+        typer.Option("--node-id", metavar="N", min=0, help="Id of this broker in its cluster."),
+    ] = None,
+    peer_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--peer-listen",
+            metavar="HOST:PORT",
+            help="Address for the other brokers, which has no authentication: keep clients away from it.",
+        ),
+    ] = None,
+    rack: Annotated[
+        str | None, typer.Option("--rack", metavar="NAME", help="Rack or zone of this broker.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.")
     ] = None,
@@ -74,10 +98,12 @@ def serve(
     the broker listens on 127.0.0.1:9092 and keeps its data in ~/.local/share/ottla/data.
     """
     began = time.monotonic()
-    loaded = _load(config, _overrides(data, listen, advertise, set_ or []))
+    overrides = _overrides(data, listen, advertise, set_ or [])
+    overrides |= _place_in_cluster(registry, node_id, rack)
+    loaded = _load(config, overrides, peer_listen)
     folder = _prepare_folder(Path(loaded.log_dir))
     _log_to_stderr(log_level)
-    for warning in loaded.warnings:
+    for warning in (*loaded.warnings, *_unreachable_by_peers(loaded)):
         say(f"warning: {warning}")
     import asyncio
 
@@ -115,7 +141,7 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
     try:
         await broker.start()
     except Exception as error:
-        known = _start_failure(error, config, folder)
+        known = start_failure(error, config, folder)
         if known is None:
             raise
         raise known from None
@@ -131,6 +157,8 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
 
 
 def _announce(broker: Broker, folder: Path, began: float, warnings: list[str], *, as_json: bool) -> None:
+    from ottla.config.listeners import Listener
+
     if as_json:
         print_json(
             {
@@ -138,6 +166,8 @@ def _announce(broker: Broker, folder: Path, began: float, warnings: list[str], *
                 "data": str(folder),
                 "node_id": broker.node_id,
                 "cluster_id": broker.image.cluster_id,
+                "listeners": [str(Listener(*endpoint)) for endpoint in broker.endpoints],
+                "registry": str(broker.config.registry),
                 "pid": os.getpid(),
                 "version": __version__,
                 "warnings": warnings,
@@ -145,11 +175,13 @@ def _announce(broker: Broker, folder: Path, began: float, warnings: list[str], *
             one_line=True,
         )
         return
+    shared = not broker.config.is_default("ottla.registry")
+    registry = f"  registry  {broker.config.registry}\n" if shared else ""
     bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
     write(
         f"{bold}Ottla {__version__} is ready on {broker.bootstrap_servers}{plain}"
         f"  (in {seconds_text(time.monotonic() - began)})\n"
-        f"  data  {folder}\n"
+        f"  data  {folder}\n{registry}"
         f"  stop  Ctrl-C, or kill {os.getpid()}\n"
     )
 
@@ -168,6 +200,34 @@ def _overrides(
     return found
 
 
+def _place_in_cluster(registry: str | None, node_id: int | None, rack: str | None) -> dict[str, str]:
+    given = {"ottla.registry": registry, "node.id": node_id, "broker.rack": rack}
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def _with_peer_listener(config: BrokerConfig, address: str) -> str:
+    """`listeners` with this address for the other brokers."""
+    from ottla.config.listeners import parse_listener
+
+    place = parse_listener(_listener("--peer-listen", address))
+    *clients, peers = config.listeners.all
+    return ",".join(map(str, (*clients, place._replace(name=peers.name))))
+
+
+def _unreachable_by_peers(config: BrokerConfig) -> list[str]:
+    """A registry for many machines, and an address for other brokers that leads to this one only."""
+    from ottla.config.registry_url import ZOOKEEPER
+
+    peers = config.listeners.inter_broker
+    host, _ = config.advertised(peers, peers.host, peers.port)
+    if config.registry.kind != ZOOKEEPER or host not in ("127.0.0.1", "::1", "localhost"):
+        return []
+    return [
+        f"brokers on other machines cannot reach this one at {host}; "
+        "--peer-listen HOST:PORT gives it an address for them"
+    ]
+
+
 def _listener(option: str, address: str) -> str:
     name, _, place = address.rpartition("://")
     if name.upper() not in ("", "PLAINTEXT"):
@@ -183,7 +243,7 @@ def _listener(option: str, address: str) -> str:
     return f"PLAINTEXT://{host}:{port}"
 
 
-def _load(properties: Path | None, overrides: dict[str, str]) -> BrokerConfig:
+def _load(properties: Path | None, overrides: dict[str, str], peer_listen: str | None = None) -> BrokerConfig:
     """The configuration, with our defaults for address and folder where none are given."""
     from ottla.config.values import BrokerConfig, ConfigError
 
@@ -194,7 +254,12 @@ def _load(properties: Path | None, overrides: dict[str, str]) -> BrokerConfig:
             ours["listeners"] = f"PLAINTEXT://{DEFAULT_LISTEN}"
         if loaded.is_default("log.dirs") and loaded.is_default("log.dir"):
             ours["log.dirs"] = str(default_folder())
-        return BrokerConfig.load(properties, ours | overrides, os.environ) if ours else loaded
+        if ours:
+            loaded = BrokerConfig.load(properties, ours | overrides, os.environ)
+        if peer_listen is not None:
+            overrides = overrides | {"listeners": _with_peer_listener(loaded, peer_listen)}
+            loaded = BrokerConfig.load(properties, ours | overrides, os.environ)
+        return loaded
     except ConfigError as error:
         raise usage(f"the configuration is not usable:\n{_indent(str(error))}") from None
     except OSError as error:
@@ -213,89 +278,12 @@ def _prepare_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise Failure(f"the data folder {folder} is a file, or lies in one", _OTHER_FOLDER) from None
+        raise Failure(f"the data folder {folder} is a file, or lies in one", OTHER_FOLDER) from None
     except OSError as error:
-        raise Failure(f"cannot make the data folder {folder}: {error.strerror}", _OTHER_FOLDER) from None
+        raise Failure(f"cannot make the data folder {folder}: {error.strerror}", OTHER_FOLDER) from None
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise Failure(f"cannot write to the data folder {folder}", _OTHER_FOLDER)
+        raise Failure(f"cannot write to the data folder {folder}", OTHER_FOLDER)
     return folder
-
-
-_OTHER_FOLDER = "Give another one with --data DIR."
-
-
-def _start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Failure | None:
-    """What a person should read when the broker does not start."""
-    from ottla.broker.broker import REGISTRY_FILE, WrongFolder
-    from ottla.broker.sockets import CannotListen
-    from ottla.cluster.registration import BrokerIdInUse
-    from ottla.cluster.registry import RegistryError
-    from ottla.storage.log_directory import DirectoryInUse
-
-    if isinstance(error, DirectoryInUse):
-        return Failure(str(error).split(";")[0], "Stop that one, or give another folder with --data DIR.")
-    if isinstance(error, WrongFolder):
-        return Failure(str(error))
-    if isinstance(error, BrokerIdInUse):
-        return Failure(str(error), "Give this one another id with --set node.id=N.")
-    if isinstance(error, RegistryError):
-        return _registry_failure(error, folder / REGISTRY_FILE)
-    if isinstance(error, CannotListen):
-        return _listen_failure(error)
-    if not isinstance(error, OSError):
-        return None
-    return Failure(f"cannot use the data folder {folder}: {error.strerror or error}", _OTHER_FOLDER)
-
-
-def _registry_failure(error: Exception, file: Path) -> Failure:
-    import sqlite3
-
-    from ottla.cluster.registry import Damaged
-
-    if isinstance(error, Damaged):
-        return Failure(
-            f"the registry {file}, which knows the topics, is damaged: {_reason(error, file)}",
-            "Put back a copy of it, or try `sqlite3 registry.sqlite .recover` on a copy. "
-            "Records are in other files; do not delete them.",
-        )
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, sqlite3.Error):
-        cause = cause.__cause__
-    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
-    advice = {
-        sqlite3.SQLITE_FULL: "Free some space on the disk.",
-        sqlite3.SQLITE_IOERR: "Is the disk full, or failing?",
-        sqlite3.SQLITE_READONLY: "May this user write to it?",
-        sqlite3.SQLITE_CANTOPEN: "May this user read and write it?",
-        sqlite3.SQLITE_PERM: "May this user read and write it?",
-        sqlite3.SQLITE_BUSY: "Another process holds it. Which one, says `fuser` or `lsof`.",
-    }
-    return Failure(f"cannot use the registry {file}: {_reason(error, file)}", advice.get(code, ""))
-
-
-def _reason(error: Exception, file: Path) -> str:
-    return str(error).removeprefix(f"the registry at {file}: ")
-
-
-def _listen_failure(error: CannotListen) -> Failure:
-    import errno
-    import ipaddress
-    import socket
-
-    host, port = error.host, error.port
-    what = f"cannot listen on {f'[{host}]' if ':' in host else host}:{port}"
-    if isinstance(error.__cause__, socket.gaierror):
-        return Failure(f"{what}: no such host{' or network interface' if '%' in host else ''}")
-    if error.errno == errno.EADDRINUSE:
-        return Failure(
-            f"{what}: the port is in use", "Is a broker running already? --listen HOST:0 picks a free port."
-        )
-    if error.errno == errno.EINVAL and ":" in host and ipaddress.ip_address(host).is_link_local:
-        return Failure(
-            f"{what}: a link-local address needs its network interface",
-            f"Write it behind the address, for example [{host}%eth0]:{port}.",
-        )
-    return Failure(f"{what}: {(error.strerror or str(error)).lower()}")
 
 
 def _log_to_stderr(level: LogLevel) -> None:

@@ -22,6 +22,8 @@ inter.broker.listener.name            STRING  null    -
     The name of the listener for other brokers, which clients are never told. Not set, it is INTERNAL; where listeners does not name that one, it is on 127.0.0.1 with any free port.
 listener.security.protocol.map        STRING  SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT  -  per-broker low
     The security protocol of each listener name.
+ottla.registry                        STRING  null    -     high
+    Where the cluster keeps its state: sqlite:PATH for brokers on one machine, zookeeper://HOST:PORT,HOST:PORT/PATH for brokers on many. Brokers of one cluster name the same. Not set, it is registry.sqlite in the data folder. Ottla's own key.
 log.dir                               LIST    ~/.local/share/ottla/data  -  high
     The data folder, if log.dirs is not set.
 log.dirs                              LIST    null    -     high

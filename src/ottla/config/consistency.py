@@ -14,6 +14,7 @@ from ottla.config.listeners import (
     parse_listeners,
     parse_protocols,
 )
+from ottla.config.registry_url import parse_registry_url
 
 Values = Mapping[str, Any]
 T = TypeVar("T")
@@ -31,7 +32,7 @@ _ORDERED = (
 def find_problems(values: Values, settings: Mapping[str, str]) -> list[str]:
     """What is wrong with values that are each allowed by themselves; one line each."""
     problems: list[str] = []
-    for check in (_identity, _folders, _addresses, _limits, _order):
+    for check in (_identity, _registry, _folders, _addresses, _limits, _order):
         problems.extend(check(values, settings))
     return problems
 
@@ -56,6 +57,11 @@ def _identity(values: Values, settings: Mapping[str, str]) -> Iterator[str]:
             )
         elif values["broker.id"] < 0:
             yield f"broker.id: must be at least 0 (got {values['broker.id']})"
+
+
+def _registry(values: Values, settings: Mapping[str, str]) -> Iterator[str]:
+    if values["ottla.registry"] is not None:
+        yield from _parsed("ottla.registry", values, parse_registry_url)
 
 
 def _folders(values: Values, settings: Mapping[str, str]) -> Iterator[str]:

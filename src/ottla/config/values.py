@@ -23,6 +23,7 @@ from ottla.config.consistency import find_problems, resolve
 from ottla.config.keys import BadValue, Mode, show
 from ottla.config.listeners import WILDCARDS, Listener, Listeners, assign_listeners, parse_listeners
 from ottla.config.properties import PropertiesError, decode_properties, parse_properties
+from ottla.config.registry_url import SQLITE, RegistryUrl, parse_registry_url
 from ottla.config.table import BROKER_KEYS, TOPIC_KEYS, broker_synonyms, nearest
 from ottla.config.validation import unknown_key, validate_topic_config
 
@@ -38,6 +39,8 @@ __all__ = [
 
 logger = logging.getLogger("ottla.config")
 
+REGISTRY_FILE = "registry.sqlite"
+"""The registry in the data folder of a broker that names none."""
 ENVIRONMENT_PREFIX = "OTTLA_"
 _DEFAULTS: dict[str, Any] = {name: key.default for name, key in BROKER_KEYS.items()}
 
@@ -266,6 +269,13 @@ class BrokerConfig:
         """The one data folder."""
         folders = self["log.dirs"] or self["log.dir"]
         return str(Path(folders[0]).expanduser())
+
+    @property
+    def registry(self) -> RegistryUrl:
+        """Where the cluster keeps its state."""
+        if self["ottla.registry"] is not None:
+            return parse_registry_url(self["ottla.registry"])
+        return RegistryUrl(SQLITE, str(Path(self.log_dir) / REGISTRY_FILE))
 
     @property
     def listeners(self) -> Listeners:

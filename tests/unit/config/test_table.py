@@ -103,6 +103,7 @@ def test_the_table_is_made_in_a_few_milliseconds(tmp_path: Path) -> None:
 # Keys that the code reads without spelling them out in one place.
 READ_BY_OTHER_MEANS = {"listeners", "advertised.listeners", "log.dir", "log.dirs", "broker.id"} | {
     "inter.broker.listener.name",
+    "ottla.registry",
     "listener.security.protocol.map",
 }
 
