@@ -29,6 +29,7 @@ from ottla.storage.log_config import FOREVER, LogConfig
 from ottla.storage.producer_state import ProducerState
 from ottla.storage.results import OffsetAndTime
 from ottla.storage.time_search import TimeSearch
+from ottla.storage.validation import Validated
 
 logger = logging.getLogger("ottla.partition")
 
@@ -49,6 +50,7 @@ class Partition:
     __slots__ = (
         "_closed",
         "_disk",
+        "_flush_outcome",
         "_flushing",
         "_in_thread",
         "_is_slow",
@@ -91,6 +93,7 @@ class Partition:
         self._turn = asyncio.Lock()  # of writes in threads
         self._closed = False
         self._flushing = False
+        self._flush_outcome: Future[int] | None = None
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index} epoch {self.state.leader_epoch}>"
@@ -161,6 +164,58 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset(self.state.high_watermark)
+
+    # -- following (see `following`) ----------------------------------------------------------------------
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Held while a thread writes to the log, or a follower changes its end."""
+        return self._turn
+
+    def follows(self, leader_epoch: int) -> bool:
+        """Whether what the leader of that epoch sends belongs into the log."""
+        state = self.state
+        return (
+            state.leader_epoch == leader_epoch
+            and not state.is_leader
+            and not self._closed
+            and self.log.failure is None
+        )
+
+    async def append_portion(self, portion: Validated, leader_epoch: int) -> None:
+        """Write one portion of what the leader sent. Its caller has the turn."""
+        log = self.log
+        size = len(portion.data)
+        write_in_thread = self._write_in_thread
+        if write_in_thread is None or not (self._is_slow or self._disk.is_slow or size > LARGE_WRITE):
+            log.append_portion(portion)
+            if log.write_seconds > SLOW_SECONDS:
+                self._wrote(size, log.write_seconds)
+        else:
+            slow = log.begin_replicated(portion)
+            await write_in_thread(slow.write)
+            self._wrote(size, slow.seconds)
+            if not self.follows(leader_epoch):
+                log.give_up_append(slow)
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            log.finish_append(slow)
+        self._count()
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether all that is in the log counts: the topic asks for no flush before, or it has been done."""
+        return self.state.local_end >= self.log.end_offset
+
+    async def flushed(self) -> None:
+        """Return when all counts that is in the log now. ApiError when the disk does not take it."""
+        end = self.log.end_offset
+        while self.state.local_end < min(end, self.log.end_offset):
+            if not self._flushing:
+                self._flush()
+            assert self._flush_outcome is not None
+            await asyncio.wait([self._flush_outcome])
+            if not self._flush_outcome.cancelled() and (error := self._flush_outcome.exception()):
+                raise error
 
     # -- leading ------------------------------------------------------------------------------------------
 
@@ -289,7 +344,8 @@ class Partition:
 
     def _flush(self) -> None:
         self._flushing = True
-        self._in_thread(self.log.flush).add_done_callback(self._flushed)
+        self._flush_outcome = self._in_thread(self.log.flush)
+        self._flush_outcome.add_done_callback(self._flushed)
 
     def _flushed(self, outcome: Future[int]) -> None:
         self._flushing = False

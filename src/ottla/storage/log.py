@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ottla.clock import Clock
 from ottla.metrics import SharedHistogram
-from ottla.protocol.batches import CONTROL, LENGTH_OVERHEAD
+from ottla.protocol.batches import CONTROL, HEADER_SIZE, LENGTH_OVERHEAD, read_header
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.cleaning.decisions import CleanableSegment
 from ottla.storage.failures import disk_refused, segment_damaged, sync_failed
@@ -107,6 +107,7 @@ class Log:
         is_new = recovery_point == 0
         self._clock = clock
         self._slow: SlowAppend | None = None  # its bytes are being written in a thread
+        self._gap_seen = (-1, -1)  # from and to which offset a leader left some out, not yet believed
         self._row = SegmentRow(
             folder, segments, snapshots, disk=disk, clock=clock, open_segments=open_segments
         )
@@ -328,15 +329,23 @@ class Log:
     def check_replicated(self, records: memoryview, leader_epoch: int) -> list[Validated]:
         """The batches that a leader sent, in portions to be appended one after the other.
 
-        ApiError when the first one is damaged or does not fit behind the end of the log.
+        ApiError when the first one is damaged or does not fit behind the end of the log. The CRC does not
+        cover offsets. So where none should be missing, a gap is believed when the leader sends it twice: its
+        log may have been compacted earlier.
         """
         self._check_online()
+        end = self.end_offset
+        gaps = self.may_have_gaps
+        if not gaps and len(records) >= HEADER_SIZE and (base := read_header(records).base_offset) > end:
+            gaps = self._gap_seen == (end, base)
+            self._gap_seen = end, base
         return check_replicated(
             records,
-            self.end_offset,
+            end,
             self.name,
-            epochs=(self.leader_epochs.epoch_for(self.end_offset - 1), leader_epoch),
+            epochs=(self.leader_epochs.epoch_for(end - 1), leader_epoch),
             portion_bytes=self.config.segment_bytes,
+            gaps=gaps,
         )
 
     def append_portion(self, portion: Validated) -> AppendInfo:

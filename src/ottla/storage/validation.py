@@ -215,12 +215,14 @@ def check_replicated(
     *,
     epochs: tuple[int, int] = (_NO_EPOCH, LARGEST_EPOCH),
     portion_bytes: int = LARGEST_OFFSET,
+    gaps: bool = True,
 ) -> list[Validated]:
     """The whole batches of what a leader sent, in portions of at most `portion_bytes`, each for one segment.
 
     `end_offset` is where the follower's log ends; `epochs` are the epoch of its last record and the one in
-    which the leader leads, between which those of the batches lie. What comes before the first batch that is
-    damaged or out of order is taken; ApiError when that is the very first one, or when there is none.
+    which the leader leads, between which those of the batches lie; `gaps` allows offsets to be missing. What
+    comes before the first batch that is damaged or out of order is taken; ApiError when that is the very
+    first one, or when there is none.
     """
     portions: list[Validated] = []
     batches: list[StampedBatch] = []
@@ -228,6 +230,12 @@ def check_replicated(
     latest_epoch, leader_epoch = epochs
     for position, header in headers(records):
         problem = _problem_of_replicated(records, position, header, end, latest_epoch, leader_epoch)
+        if problem is None and header.base_offset > end and not gaps:
+            problem = (
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the leader sent offset {header.base_offset} where the log ends at {end}, and offsets may "
+                "not be missing",
+            )
         if problem is not None:
             if not batches:
                 raise ApiError(problem[0], f"{partition}: {problem[1]}")
