@@ -2,9 +2,10 @@
 
 Every broker has a `Controller`; the one that wins the election is active and the others stand by. The active
 one holds the current image, decides each request against it (`topic_rules`), commits the outcome to the
-registry under its epoch (`leadership`), and only then publishes the delta to its feed. Requests are taken one
-at a time, so a decision is never made on an image that changes under it. All items of one request share
-commits: a thousand small topics cost as many syncs as their operations fill commits.
+registry under its epoch (`leadership`), and only then publishes the delta to its feed (`image_writer`).
+Requests are taken one at a time, so a decision is never made on an image that changes under it. All items of
+one request share commits. Beside requests the controller follows which brokers are there, and elects leaders
+(`elections`).
 
 Each operation returns an `Outcome`: the results in the order of the request, and the version of the image
 that shows them, which a handler waits for before it answers.
@@ -15,35 +16,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from ottla.clock import Clock, SystemClock
 from ottla.cluster import layout
-from ottla.cluster.changes import Change, batches, config_change, creation, deletion, growth, reassignment
+from ottla.cluster.changes import batches, config_change, creation, deletion, growth, reassignment
 from ottla.cluster.config_rules import GroupConfigLimit
+from ottla.cluster.elections import Elections, ElectionSettings, RegisteredBroker
 from ottla.cluster.feed import ImageFeed
 from ottla.cluster.image import (
     TOPIC_CONFIG,
-    BrokerNode,
     ClusterImage,
     ConfigResource,
-    ImageDelta,
     PartitionState,
     TopicImage,
     first_version,
 )
-from ottla.cluster.leadership import MAX_WRITE_BYTES, MAX_WRITE_OPERATIONS, Leadership, NotController, Term
-from ottla.cluster.registry import (
-    Delete,
-    Operation,
-    Registry,
-    RegistryError,
-    SessionLost,
-    Set,
-    Unavailable,
-    operation_bytes,
-)
+from ottla.cluster.image_writer import ImageWriter, not_written
+from ottla.cluster.leadership import Leadership, NotController, Term
+from ottla.cluster.partition_rules import next_epoch
+from ottla.cluster.registry import Delete, Registry, RegistryError, SessionLost, Set, Unavailable
 from ottla.cluster.topic_rules import (
     ConfigCheck,
     MorePartitions,
@@ -54,6 +48,7 @@ from ottla.cluster.topic_rules import (
     plan_topics,
 )
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +79,8 @@ class Controller:
         broker_id: int,
         check_topic_configs: ConfigCheck,
         defaults: TopicDefaults | None = None,
+        clock: Clock | None = None,
+        elections: ElectionSettings | None = None,
     ) -> None:
         self._registry = registry
         self._rng = rng
@@ -92,6 +89,14 @@ class Controller:
         self.defaults = defaults or TopicDefaults()
         self.feed = ImageFeed()
         self._leadership = Leadership(registry, broker_id)
+        self._writer = ImageWriter(self._leadership, self.feed)
+        self._clock = clock or SystemClock()
+        self._settings = elections or ElectionSettings()
+        self._elections = Elections(
+            broker_id, self._writer, self._clock, self._settings, lambda: self.defaults
+        )
+        self._stands_aside_until = 0.0
+        self._look_again = asyncio.Event()
         self._lock = asyncio.Lock()
         self._follower: asyncio.Task[None] | None = None
         self._producer_ids: range = range(0)
@@ -110,7 +115,7 @@ class Controller:
     async def start(self) -> None:
         """Stands for election once, then stands by in the background. The registry must be open."""
         await layout.prepare(self._registry, self._rng)
-        await self._campaign()
+        await self._campaign(at_start=True)
         self._follower = asyncio.create_task(self._follow(), name="controller")
 
     async def stop(self) -> None:
@@ -122,7 +127,7 @@ class Controller:
         async with self._lock:
             await self._leadership.hand_over()
 
-    async def _campaign(self) -> bool:
+    async def _campaign(self, *, at_start: bool = False) -> bool:
         async with self._lock:
             term = await self._leadership.campaign()
             if term is None:
@@ -135,7 +140,8 @@ class Controller:
             except BaseException:
                 self._leadership.resign("it could not read the cluster's state")
                 raise
-            self.feed.reset(loaded.image)
+            others = loaded.image.brokers.keys() - {self._broker_id}
+            self.feed.reset(self._elections.begin(loaded, cluster_is_starting=at_start and not others))
             return True
 
     async def _clear_leftovers(self, paths: Sequence[str]) -> None:
@@ -145,18 +151,18 @@ class Controller:
             await self._leadership.write(batch)
 
     async def _follow(self) -> None:
-        """Stands by for election, or as the controller keeps the list of brokers."""
+        """Stands by for election, or as the controller follows which brokers are there."""
         while True:
             try:
                 term = self._leadership.term
                 if term is None:
-                    watch = await self._registry.watch(layout.CONTROLLER)
-                    if not await self._campaign():
-                        await _first_of(watch, self._registry.lost)
+                    await self._stand_by()
                 else:
+                    self._look_again.clear()
                     watch = await self._registry.watch(layout.BROKER_IDS)
                     await self._take_in_brokers(term)
-                    await _first_of(watch, self._registry.lost, term.over)
+                    events = self._registry.lost, term.over, self._look_again
+                    await _first_of(watch, *events, timeout=self._elections.next_look())
                 if self._registry.lost.is_set():
                     raise SessionLost
             except SessionLost:
@@ -179,24 +185,93 @@ class Controller:
             _log.warning("cannot begin a new registry session: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
 
+    async def _stand_by(self) -> None:
+        watch = await self._registry.watch(layout.CONTROLLER)
+        aside = self._stands_aside_until - self._clock.monotonic()
+        if aside > 0:
+            await _first_of(watch, self._registry.lost, timeout=aside)
+        elif await self._campaign():
+            watch.cancel()
+        else:
+            await _first_of(watch, self._registry.lost)
+
     async def _take_in_brokers(self, term: Term) -> None:
         nodes = await self._registry.subtree(layout.BROKER_IDS)
-        present: dict[int, BrokerNode] = {}
+        present: dict[int, RegisteredBroker] = {}
         for path, node in nodes.items():
             broker_id = int(path.rpartition("/")[2])
-            present[broker_id] = layout.broker_from(broker_id, node)
+            present[broker_id] = RegisteredBroker(layout.broker_from(broker_id, node), layout.lost_from(node))
         async with self._lock:
             if self._leadership.term is not term:
                 return
-            known = self.image.brokers
-            changed: dict[int, BrokerNode | None] = {
-                broker: None for broker in known if broker not in present
-            }
-            changed.update((id_, node) for id_, node in present.items() if known.get(id_) != node)
-            if changed:
-                for broker_id, broker in changed.items():
-                    _log.info("broker %d %s", broker_id, f"joined: {broker}" if broker else "left")
-                self._publish(replace(self._delta(), brokers=changed))
+            if self._elections.should_resign():
+                await self._resign_for_silence()
+                return
+            await self._elections.take_in(present)
+            await self._elections.balance()
+
+    async def _resign_for_silence(self) -> None:
+        _log.warning("broker %d does not hear from most brokers and resigns as controller", self._broker_id)
+        self._elections.resigned_for_silence()
+        self._stands_aside_until = self._clock.monotonic() + self._settings.session_timeout / 2
+        await self._leadership.hand_over()
+
+    # Brokers
+
+    def polled(self, broker_id: int, broker_epoch: int, version: int) -> None:
+        """A broker asks for what is newer than `version`, which it has taken over: it is alive.
+
+        ApiError: NOT_CONTROLLER, or STALE_BROKER_EPOCH when the broker has registered anew since. A broker
+        whose registration this controller has not seen yet is served like the others.
+        """
+        if not self.active:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        if self._elections.polled(broker_id, broker_epoch, version):
+            self._look_again.set()
+
+    def check_broker(self, broker_id: int, broker_epoch: int) -> None:
+        """Refuses requests of brokers to which this is not the controller, or of an earlier broker epoch."""
+        if not self.active:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        self._elections.check_broker(broker_id, broker_epoch)
+
+    async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Gives partitions the in-sync sets that their leader asks for."""
+        try:
+            return await self._elect(lambda: self._elections.alter_partitions(request))
+        except ApiError as refusal:
+            return AlterPartitionResponse(error_code=refusal.code)
+
+    async def begin_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[int, int]:
+        """Moves the leaderships of a broker away that is about to stop. ApiError if that cannot be done.
+
+        The version of the image that shows it, and how many partitions it still leads, as nobody else may.
+        """
+        led = await self._elect(lambda: self._elections.begin_shutdown(broker_id, broker_epoch))
+        return self.image.version, led
+
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None, *, unclean: bool = False
+    ) -> tuple[int, Mapping[tuple[str, int], ApiError | None]]:
+        """Elects the preferred leaders, or (`unclean`) any replica where there is no leader; None:
+        everywhere.
+
+        The version of the image that shows it, and what came of each. Partitions that need no election are
+        left out when all were asked for. ApiError if nothing could be done.
+        """
+        results = await self._elect(lambda: self._elections.elect_leaders(partitions, unclean=unclean))
+        return self.image.version, results
+
+    async def _elect(self, work: Callable[[], Awaitable[T]]) -> T:
+        async with self._lock:
+            if self._leadership.term is None:
+                raise ApiError(ErrorCode.NOT_CONTROLLER)
+            try:
+                return await work()
+            except NotController:
+                raise ApiError(ErrorCode.NOT_CONTROLLER) from None
+            except Unavailable as error:
+                raise not_written(error) from error
 
     # Topics
 
@@ -206,12 +281,12 @@ class Controller:
         async def decide() -> list[PlannedTopic | ApiError]:
             plans = plan_topics(
                 requests,
-                self.image,
+                self._elections.image_for_placement(),
                 defaults=self.defaults,
                 check_configs=self._check_topic_configs,
                 rng=self._rng,
             )
-            return await self._write_all(plans, creation) if not validate_only else plans
+            return await self._writer.write_all(plans, creation) if not validate_only else plans
 
         return await self._as_controller(decide, len(requests))
 
@@ -235,7 +310,7 @@ class Controller:
                 else:
                     ids.add(image.id)
                     found.append(image)
-            return await self._write_all(found, lambda topic: deletion(topic, self.image))
+            return await self._writer.write_all(found, lambda topic: deletion(topic, self.image))
 
         return await self._as_controller(decide, len(topics))
 
@@ -248,12 +323,14 @@ class Controller:
             plans: list[TopicImage | ApiError] = []
             for request in requests:
                 try:
-                    added = plan_more_partitions(request, self.image, defaults=self.defaults, rng=self._rng)
+                    added = plan_more_partitions(
+                        request, self._elections.image_for_placement(), defaults=self.defaults, rng=self._rng
+                    )
                     plans.append(self.image.topics[request.name].with_partitions(added))
                 except ApiError as error:
                     plans.append(error)
             return (
-                await self._write_all(plans, lambda topic: growth(topic, self.image))
+                await self._writer.write_all(plans, lambda topic: growth(topic, self.image))
                 if not validate_only
                 else plans
             )
@@ -270,16 +347,16 @@ class Controller:
 
         def with_next_epoch(topic: TopicImage) -> dict[int, PartitionState]:
             return {
-                index: replace(
-                    state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
-                )
+                index: next_epoch(state)
                 for index, state in enumerate(topic.partitions)
                 if state.leader == leader
             }
 
         async def decide() -> list[TopicImage | ApiError]:
             led: list[TopicImage | ApiError] = [t for t in self.image.topics.values() if with_next_epoch(t)]
-            return await self._write_all(led, lambda topic: reassignment(topic, with_next_epoch(topic)))
+            return await self._writer.write_all(
+                led, lambda topic: reassignment(topic, with_next_epoch(topic))
+            )
 
         return await self._as_controller(decide, 1)
 
@@ -311,11 +388,14 @@ class Controller:
                     continue
                 wanted[resource] = kept
                 results.append(resource)
-            return await self._write_all(
+            await self._elections.before_configs(wanted)
+            return await self._writer.write_all(
                 results, lambda resource: config_change(resource, wanted[resource], self.image)
             )
 
-        return await self._as_controller(decide, len(changes))
+        outcome = await self._as_controller(decide, len(changes))
+        self._look_again.set()  # elections may be unclean now, or in-sync sets be enough
+        return outcome
 
     async def allocate_producer_ids(self) -> tuple[int, int]:
         """A block of producer ids that were never given out: the first, and how many. Durable when it
@@ -356,79 +436,22 @@ class Controller:
         async with self._lock:
             if self._leadership.term is None:
                 return Outcome(self.image.version, [ApiError(ErrorCode.NOT_CONTROLLER)] * items)
-            results = await decide()
+            try:
+                results = await decide()
+            except NotController:
+                results = [ApiError(ErrorCode.NOT_CONTROLLER)] * items
+            except Unavailable as error:
+                results = [not_written(error)] * items
             return Outcome(self.image.version, results)
 
-    async def _write_all(
-        self, items: list[T | ApiError], change_for: Callable[[T], Change]
-    ) -> list[T | ApiError]:
-        """Writes the changes of the items that are not refused, sharing commits; refuses what failed."""
-        results = list(items)
-        batch: list[tuple[int, Change]] = []
-        operations: list[Operation] = []
-        size = 0
 
-        async def flush() -> None:
-            nonlocal batch, operations, size
-            pending, batch, to_write, operations, size = batch, [], operations, [], 0
-            failure = await self._write([change for _, change in pending], [to_write])
-            for index, _ in pending:
-                results[index] = failure or results[index]
-
-        for index, item in enumerate(items):
-            if isinstance(item, ApiError):
-                continue
-            change = change_for(item)
-            if len(change.commits) > 1:
-                results[index] = await self._write([change], change.commits) or item
-                continue
-            more = change.commits[0]
-            more_bytes = sum(map(operation_bytes, more))
-            if len(operations) + len(more) > MAX_WRITE_OPERATIONS or size + more_bytes > MAX_WRITE_BYTES:
-                await flush()
-            batch.append((index, change))
-            operations += more
-            size += more_bytes
-        if batch:
-            await flush()
-        return results
-
-    async def _write(self, changes: list[Change], commits: list[list[Operation]]) -> ApiError | None:
-        written = 0
-        try:
-            for operations in commits:
-                await self._leadership.write(operations)
-                written += 1
-        except NotController:
-            return ApiError(ErrorCode.NOT_CONTROLLER)
-        except Unavailable as error:
-            _log.error("the registry did not take a change: %s", error)
-            if written:
-                self._leadership.resign("a change is half done; the next election clears it away")
-            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The registry could not be written: {error}")
-        topics: dict[str, TopicImage | None] = {}
-        partitions: dict[str, Mapping[int, PartitionState]] = {}
-        configs: dict[ConfigResource, Mapping[str, str] | None] = {}
-        for change in changes:
-            topics.update(change.topics or {})
-            partitions.update(change.partitions or {})
-            configs.update(change.configs or {})
-        self._publish(replace(self._delta(), topics=topics, partitions=partitions, configs=configs))
-        return None
-
-    def _delta(self) -> ImageDelta:
-        version = self.image.version
-        return ImageDelta(base=version, version=version + 1)
-
-    def _publish(self, delta: ImageDelta) -> None:
-        self.feed.publish(delta)
-
-
-async def _first_of(watch: asyncio.Future[None], *events: asyncio.Event) -> None:
-    """Waits for the first of these and lets go of the rest."""
+async def _first_of(
+    watch: asyncio.Future[None], *events: asyncio.Event, timeout: float | None = None
+) -> None:
+    """Waits for the first of these, or so many seconds, and lets go of the rest."""
     waiting: list[asyncio.Future[Any]] = [watch, *(asyncio.ensure_future(event.wait()) for event in events)]
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for future in waiting:
             future.cancel()

@@ -5,9 +5,10 @@ The layout is the first Kafka's, a little flatter:
     /cluster/id                    the cluster's id
     /controller                    ephemeral: which broker is the controller
     /controller_epoch              the controller's epoch, and the number of its last write
-    /brokers/ids/N                 ephemeral: host, port and rack of broker N
+    /brokers/ids/N                 ephemeral: host, port and rack of broker N, and whether it lost records
+    /brokers/unclean/N             the last broker epoch of N under which it had lost records, once acted on
     /brokers/topics/T              the topic's id and its number of partitions
-    /brokers/topics/T/P            one partition: replicas, ISR, leader, leader epoch, partition epoch
+    /brokers/topics/T/P            one partition: replicas, ISR, ELR, leader, leader epoch, partition epoch
     /config/topics/T, /config/brokers/N, /config/brokers/<default>, ...     dynamic configuration
     /producer_ids                  the next producer id that was never handed out
 
@@ -21,7 +22,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -42,6 +44,7 @@ CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
+UNCLEAN = "/brokers/unclean"
 TOPICS = "/brokers/topics"
 PRODUCER_IDS = "/producer_ids"
 
@@ -53,6 +56,7 @@ FOLDERS = (
     "/cluster",
     "/brokers",
     BROKER_IDS,
+    UNCLEAN,
     TOPICS,
     "/config",
     *(f"/config/{folder}" for folder in _CONFIG_TYPES),
@@ -72,11 +76,31 @@ def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
 
 
-def broker_data(broker: BrokerNode) -> bytes:
+class Lost(Enum):
+    """What a broker may have lost of its logs since it was registered last; it says so when it registers."""
+
+    NOTHING = "nothing"
+    TAIL = "tail"
+    """What had not reached the disk: the machine went off without a clean stop."""
+    ALL = "all"
+    """Its data folder is new or empty."""
+
+
+def broker_data(broker: BrokerNode, lost: Lost = Lost.NOTHING) -> bytes:
     value: dict[str, object] = {"host": broker.host, "port": broker.port, "rack": broker.rack}
     if broker.endpoints:
         value["endpoints"] = [list(endpoint) for endpoint in broker.endpoints]
+    if lost is not Lost.NOTHING:
+        value["lost"] = lost.value
     return to_bytes(value)
+
+
+def lost_from(node: Node) -> Lost:
+    return Lost(from_bytes(node.data).get("lost", Lost.NOTHING.value))
+
+
+def unclean_path(broker_id: int) -> str:
+    return f"{UNCLEAN}/{broker_id}"
 
 
 def broker_from(broker_id: int, node: Node) -> BrokerNode:
@@ -174,6 +198,10 @@ class Loaded:
     image: ClusterImage
     leftovers: tuple[str, ...]
     """Nodes of half-made or half-deleted topics, children first, in the order to delete them."""
+    lost: Mapping[int, Lost] = field(default_factory=dict)
+    """Of the registered brokers that lost something."""
+    unclean_epochs: Mapping[int, int] = field(default_factory=dict)
+    """The losses that were acted on: for brokers their epoch then."""
 
 
 async def load_image(registry: Registry, *, version: int, controller_id: int) -> Loaded:
@@ -188,6 +216,8 @@ async def load_image(registry: Registry, *, version: int, controller_id: int) ->
 def image_from(nodes: Mapping[str, Node], *, version: int, controller_id: int) -> Loaded:
     cluster_id = ""
     brokers: dict[int, BrokerNode] = {}
+    lost: dict[int, Lost] = {}
+    unclean_epochs: dict[int, int] = {}
     configs: dict[ConfigResource, Mapping[str, str]] = {}
     declared: dict[str, tuple[bytes, int]] = {}
     partitions: dict[str, dict[int, PartitionState]] = {}
@@ -205,6 +235,10 @@ def image_from(nodes: Mapping[str, Node], *, version: int, controller_id: int) -
                 declared[topic] = (id_from_text(value["topic_id"]), value["partitions"])
             case ["brokers", "ids", broker]:
                 brokers[int(broker)] = broker_from(int(broker), node)
+                if (loss := lost_from(node)) is not Lost.NOTHING:
+                    lost[int(broker)] = loss
+            case ["brokers", "unclean", broker]:
+                unclean_epochs[int(broker)] = from_bytes(node.data)["epoch"]
             case ["config", folder, name]:
                 configs[_config_resource(folder, name)] = from_bytes(node.data)
             case ["cluster", "id"]:
@@ -228,4 +262,4 @@ def image_from(nodes: Mapping[str, Node], *, version: int, controller_id: int) -
         topics=topics,
         configs=configs,
     )
-    return Loaded(image, tuple(leftovers))
+    return Loaded(image, tuple(leftovers), lost, unclean_epochs)

@@ -4,6 +4,10 @@ While it exists the broker is a member and the controller may give it partitions
 broker's epoch: it grows with every registration, so that messages of an earlier run of the broker can be told
 from those of the present one. If the session is lost (the process hung for longer than the session timeout),
 the registration begins a new session and registers again, under a new epoch.
+
+A registration says what the broker may have lost of its logs since the last one. The controller acts on it
+before the broker is in the image without being fenced; from then on `accepted` keeps it from being said
+again.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import logging
 from dataclasses import replace
 
 from ottla.cluster.image import BrokerNode
-from ottla.cluster.layout import broker_data, broker_path
+from ottla.cluster.layout import Lost, broker_data, broker_path
 from ottla.cluster.registry import (
     Ambiguous,
     Create,
@@ -33,10 +37,11 @@ class BrokerIdInUse(Exception):
 
 
 class Registration:
-    def __init__(self, registry: Registry, broker: BrokerNode) -> None:
+    def __init__(self, registry: Registry, broker: BrokerNode, *, lost: Lost = Lost.NOTHING) -> None:
         """The broker's epoch is not known yet; what is given is ignored."""
         self._registry = registry
         self._broker = broker
+        self._lost = lost
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -49,6 +54,10 @@ class Registration:
         self._keeper = asyncio.create_task(self._keep(), name="broker registration")
         return self._broker.epoch
 
+    def accepted(self) -> None:
+        """The controller has acted on what was lost: the logs are what the cluster takes them for."""
+        self._lost = Lost.NOTHING
+
     async def stop(self) -> None:
         """Stops keeping the node; it goes with the session."""
         if self._keeper is not None:
@@ -57,7 +66,7 @@ class Registration:
             self._keeper = None
 
     async def _register(self) -> None:
-        path, data = broker_path(self._broker.id), broker_data(self._broker)
+        path, data = broker_path(self._broker.id), broker_data(self._broker, self._lost)
         while True:
             try:
                 await self._registry.commit([Create(path, data, ephemeral=True)])

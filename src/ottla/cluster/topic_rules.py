@@ -38,6 +38,8 @@ class TopicDefaults:
     """Of OFFSETS_TOPIC; so many of its partitions do not count, or topics could take its place."""
     max_configured_groups: int = 10_000
     """In the whole cluster; they need not exist (`config_rules`)."""
+    min_insync_replicas: int = 1
+    unclean_elections: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,9 @@ def _plan_topic(
         replicas = _manual_assignment(request, image)
     else:
         replicas = _automatic_assignment(request, image, defaults, rng)
-    return PlannedTopic(TopicImage(name, random_id(rng), tuple(_first_states(replicas))), configs)
+    return PlannedTopic(
+        TopicImage(name, random_id(rng), tuple(_first_states(replicas, image.brokers))), configs
+    )
 
 
 def _manual_assignment(request: NewTopic, image: ClusterImage) -> list[tuple[int, ...]]:
@@ -235,27 +239,41 @@ def _automatic_assignment(
 def _place(
     image: ClusterImage, partitions: int, replication_factor: int, rng: random.Random
 ) -> list[tuple[int, ...]]:
-    if replication_factor > len(image.brokers):
+    """On brokers that are not fenced: there is a replica that can be written at once, and no other."""
+    usable = [broker for broker in image.brokers.values() if not broker.fenced]
+    if replication_factor > len(usable):
+        why = (
+            "All brokers are currently fenced."
+            if image.brokers and not usable
+            else f"The target replication factor of {replication_factor} cannot be reached because only "
+            f"{len(usable)} broker(s) are registered."
+        )
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor "
-            f"of {replication_factor} cannot be reached because only {len(image.brokers)} broker(s) are "
-            "registered.",
+            f"Unable to replicate the partition {replication_factor} time(s): {why}",
         )
-    return place_replicas(
-        image.brokers.values(), partitions=partitions, replication_factor=replication_factor, rng=rng
-    )
+    return place_replicas(usable, partitions=partitions, replication_factor=replication_factor, rng=rng)
 
 
-def _first_states(placed: Iterable[tuple[int, ...]]) -> Iterator[PartitionState]:
-    """How partitions begin: every replica is empty, hence in sync, and the first leads.
+def _first_states(
+    placed: Iterable[tuple[int, ...]], brokers: Mapping[int, BrokerNode]
+) -> Iterator[PartitionState]:
+    """How partitions begin: every replica is empty, hence in sync unless its broker is fenced, and the first
+    leads.
 
     Partitions on the same brokers share one state: it never changes, and there may be thousands.
     """
     states: dict[tuple[int, ...], PartitionState] = {}
-    for replicas in placed:
+    for partition, replicas in enumerate(placed):
         if replicas not in states:
-            states[replicas] = PartitionState(replicas=replicas, isr=replicas, leader=replicas[0])
+            isr = tuple(broker for broker in replicas if not brokers[broker].fenced)
+            if not isr:
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    "All brokers specified in the manual partition assignment for partition "
+                    f"{partition} are fenced or in controlled shutdown.",
+                )
+            states[replicas] = PartitionState(replicas=replicas, isr=isr, leader=isr[0])
         yield states[replicas]
 
 
@@ -293,7 +311,7 @@ def plan_more_partitions(
         for assigned in request.assignments:
             _check_assignment(assigned, image.brokers, factor)
         replicas = [tuple(assigned) for assigned in request.assignments]
-    return dict(enumerate(_first_states(replicas), have))
+    return dict(enumerate(_first_states(replicas, image.brokers), have))
 
 
 def _too_many(defaults: TopicDefaults) -> ApiError:
