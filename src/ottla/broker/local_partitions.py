@@ -1,7 +1,8 @@
 """Making the partitions of this broker what the cluster image says: a listener of `image_follower`.
 
-New partitions get logs, deleted topics lose theirs, changed settings and assignments take effect. What blocks
-on the disk runs in a thread; many topics are adopted in portions, so that clients are served in between.
+New partitions get logs, deleted topics and moved replicas lose theirs, changed settings and assignments take
+effect. What blocks on the disk runs in a thread; many topics are adopted in portions, so that clients are
+served in between.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from ottla.broker.image_follower import ImageChange
 from ottla.broker.portions import in_portions
-from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ClusterImage
+from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ClusterImage, TopicImage
 from ottla.config.values import TopicConfig
 from ottla.replication.replicas import Replicas
 
@@ -70,6 +71,7 @@ class LocalPartitions:
         if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
             changed = list(image.topics.values())
         config_of = partial(self._config_of, image)
+        await self._drop_moved(changed)
         if changed:
             await self._in_thread(partial(self._replicas.prepare, changed, config_of))
             for some in in_portions(changed, _ADOPTED_AT_A_TIME):
@@ -78,6 +80,15 @@ class LocalPartitions:
         for kind, name in delta.configs:
             if kind == TOPIC_CONFIG and name in image.topics:
                 self._replicas.configure(name, config_of(name))
+
+    async def _drop_moved(self, topics: list[TopicImage]) -> None:
+        moved = self._replicas.moved_away(topics)
+        if moved:
+            names = {name for name, _ in moved}
+            await self._cleaning.release(names)
+            await self._replicas.drop_moved(moved)
+            for name in names:
+                self._cleaning.forget(name)
 
     async def make_missing(self, image: ClusterImage) -> None:
         """Try again to make logs that could not be made, for example because the disk was full."""

@@ -7,6 +7,7 @@ it here, or the error that the protocol has for the reason why not.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -50,9 +51,25 @@ class TopicAssignment(Protocol):
     def partitions(self) -> tuple[Assignment, ...]: ...
 
 
-async def _end_writes(partitions: Iterable[Partition]) -> None:
-    for partition in [p for p in partitions if p.close()]:
-        await partition.writes_ended()
+_HANGING_WRITE_SECONDS = 5.0
+"""So long a partition that goes waits for a write to it. One that hangs may not keep others from theirs."""
+
+
+async def _end_writes(partitions: Iterable[Partition], seconds: float | None = None) -> None:
+    """Begin no further write to these logs, and return when those that threads are doing have ended."""
+    loop = asyncio.get_running_loop()
+    ends = {loop.create_task(p.writes_ended()): p for p in partitions if p.close()}
+    if not ends:
+        return
+    _, hanging = await asyncio.wait(ends, timeout=seconds)
+    for end in hanging:
+        end.cancel()
+        partition = ends[end]
+        logger.error(
+            "%s-%d is taken out although a write to it hangs; is the disk in order?",
+            partition.topic,
+            partition.index,
+        )
 
 
 ConfigOf = Callable[[str], Mapping[str, Any]]
@@ -98,6 +115,10 @@ class Replicas:
         if partition.log.failure is not None:
             raise partition.log.failure
         return partition
+
+    def held(self, topic: str, index: int) -> Partition | None:
+        """The replica held here, if there is one."""
+        return self._partitions.get((topic, index))
 
     def leader(self, topic: str, index: int, current_leader_epoch: int = -1) -> Partition:
         """The replica held here if this broker leads it in the epoch the client knows."""
@@ -158,11 +179,28 @@ class Replicas:
             if (plan := self._known.pop(name, None)) is not None
             for index in range(len(plan.partitions))
         ]
-        if not gone:
-            return
+        if gone:
+            await self._remove(gone)
+
+    def moved_away(self, topics: Iterable[TopicAssignment]) -> list[tuple[str, int]]:
+        """Partitions that are here, and that these topics have on other brokers now."""
+        return [
+            (topic.name, index)
+            for topic in topics
+            for index, assignment in enumerate(topic.partitions)
+            if self._local_id not in assignment.replicas and (topic.name, index) in self._partitions
+        ]
+
+    async def drop_moved(self, partitions: list[tuple[str, int]]) -> None:
+        """These partitions have moved to other brokers: their logs go, and waiting requests end."""
+        logger.info("%d replicas have moved to other brokers; their logs here are deleted", len(partitions))
+        await self._remove(partitions)
+
+    async def _remove(self, gone: list[tuple[str, int]]) -> None:
+        """A write that hangs goes on in the file of a renamed folder, and its outcome is dropped."""
         partitions = [p for key in gone if (p := self._partitions.pop(key, None)) is not None]
         try:
-            await _end_writes(partitions)
+            await _end_writes(partitions, _HANGING_WRITE_SECONDS)
             await self._in_thread(partial(self._delete, gone))
         finally:
             for partition in partitions:
@@ -177,7 +215,11 @@ class Replicas:
         strays = []
         for (name, index), log in list(self._directory.logs.items()):
             topic = topics.get(name)
-            if topic is None or index >= len(topic.partitions):
+            if (
+                topic is None
+                or index >= len(topic.partitions)
+                or self._local_id not in topic.partitions[index].replicas
+            ):
                 strays.append((name, index))
                 continue
             is_another = log.topic_id not in (topic.id, ZERO_UUID)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,9 @@ import pytest
 
 from ottla.clock import SystemClock
 from ottla.config.values import BrokerConfig, topic_config
+from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.records import Record, encode_batch
+from ottla.replication import replicas as replicas_module
 from ottla.replication.partition import Partition
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replicas import Replicas
@@ -124,3 +126,86 @@ def test_records_that_a_crash_left_count_at_once_in_a_topic_without_flushes() ->
         assert partition.log.recovery_point == 0
 
     on_a_loop(test, disk)
+
+
+def on_a_loop_with_writers(test: Callable[[Replicas, LogDirectory, HangingWrites], Awaitable[None]]) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        directory = LogDirectory(DATA, MemoryDisk(), SystemClock())
+        directory.open()
+        writes = HangingWrites()
+        with ThreadPoolExecutor(1) as threads:
+            in_thread = partial(loop.run_in_executor, threads)
+            await test(Replicas(1, directory, Purgatory(loop), in_thread, writes), directory, writes)
+        directory.abandon()
+
+    asyncio.run(run())
+
+
+class HangingWrites:
+    """Writes that hang until they are let go."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, write: Callable[[], None]) -> None:
+        self.began.set()
+        await self.go_on.wait()
+        write()
+
+
+def test_a_write_that_hangs_does_not_keep_its_topic_from_being_deleted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(replicas_module, "_HANGING_WRITE_SECONDS", 0.05)
+
+    async def test(replicas: Replicas, directory: LogDirectory, writes: HangingWrites) -> None:
+        partition = opened(replicas, flush_messages=2**63 - 1)
+        write = asyncio.ensure_future(partition.append_in_thread(batch(), lambda: None))
+        await writes.began.wait()
+        await asyncio.wait_for(replicas.drop(["t"]), 10)
+        assert "a write to it hangs" in caplog.text
+        assert replicas.held("t", 0) is None
+
+        again = _Topic(id=bytes(16)[:-1] + b"\x01")
+        values = topic_config(BrokerConfig.load(), {})
+        replicas.prepare([again], lambda _: values)
+        replicas.adopt([again], lambda _: values)
+        writes.go_on.set()
+        with pytest.raises(ApiError):
+            await write
+        assert replicas.leader("t", 0).append(batch()).first_offset == 0
+        log = directory.logs["t", 0]
+        found = log.read(0, 1000, 1)
+        assert found is not None and log.end_offset == 1
+
+    on_a_loop_with_writers(test)
+
+
+def test_a_replica_that_moved_to_another_broker_goes() -> None:
+    async def test(replicas: Replicas, directory: LogDirectory, writes: HangingWrites) -> None:
+        opened(replicas, flush_messages=2**63 - 1)
+        moved = _Topic(partitions=(_Assigned(leader=2, replicas=(2, 3), isr=(2, 3), partition_epoch=1),))
+        assert replicas.moved_away([_Topic()]) == []
+        assert replicas.moved_away([moved]) == [("t", 0)]
+        await replicas.drop_moved([("t", 0)])
+        replicas.adopt([moved], lambda _: topic_config(BrokerConfig.load(), {}))
+        assert directory.logs == {} and replicas.moved_away([moved]) == []
+        assert replicas.missing() == set()
+        with pytest.raises(ApiError) as refused:
+            replicas.get("t", 0)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    on_a_loop_with_writers(test)
+
+
+def test_a_log_whose_replica_moved_while_the_broker_was_down_is_set_aside() -> None:
+    async def test(replicas: Replicas, directory: LogDirectory, writes: HangingWrites) -> None:
+        directory.create("t", 0, TOPIC_ID, LogConfig())
+        moved = _Topic(partitions=(_Assigned(leader=2, replicas=(2, 3), isr=(2, 3)),))
+        assert replicas.set_strays_aside({"t": _Topic()}) == []
+        assert replicas.set_strays_aside({"t": moved}) == ["t-0"]
+        assert directory.logs == {}
+
+    on_a_loop_with_writers(test)
