@@ -190,17 +190,17 @@ producer.id.expiration.check.interval.ms  INT  600000      >=1   low internal
 # Replication
 replica.lag.time.max.ms               LONG    30000        >=1   high unused
     A follower that has not caught up for so long is no longer in sync.
-replica.fetch.max.bytes               INT     1048576      >=0   unused
+replica.fetch.max.bytes               INT     1048576      >=0
     Most data of one partition that a follower asks for at once.
-replica.fetch.response.max.bytes      INT     10485760     >=0   unused
+replica.fetch.response.max.bytes      INT     10485760     >=0
     Most data that a follower asks for at once.
-replica.fetch.min.bytes               INT     1            -     high unused
+replica.fetch.min.bytes               INT     1            -     high
     Least data for which a leader answers a follower at once.
-replica.fetch.wait.max.ms             INT     500          -     high unused
+replica.fetch.wait.max.ms             INT     500          -     high
     Longest time a leader holds a follower's fetch.
-replica.fetch.backoff.ms              INT     1000         >=0   unused
+replica.fetch.backoff.ms              INT     1000         >=0
     Pause of a follower after an error.
-replica.socket.timeout.ms             INT     30000        -     high unused
+replica.socket.timeout.ms             INT     30000        -     high
     Longest time a follower waits for its leader's answer.
 replica.high.watermark.checkpoint.interval.ms  LONG  5000  >=1   high unused
     How often high watermarks are written down.
