@@ -103,7 +103,8 @@ def serve(
     loaded = _load(config, overrides, peer_listen)
     folder = _prepare_folder(Path(loaded.log_dir))
     _log_to_stderr(log_level)
-    for warning in (*loaded.warnings, *_unreachable_by_peers(loaded)):
+    loaded.warnings.extend(_unreachable_by_peers(loaded))
+    for warning in loaded.warnings:
         say(f"warning: {warning}")
     import asyncio
 

@@ -246,10 +246,22 @@ class _Session:
         connected = self.client.start_async()
         if not await self._loop.run_in_executor(None, connected.wait, timeout):
             raise Unavailable(f"no ZooKeeper server at {self._hosts} answered within {timeout:g} s")
-        await self.call(self.client.ensure_path_async, ROOT)
+        await self._make_root()
         self.id = self.client.client_id[0]
         self._proven = self._clock.monotonic()
         self._beats = self._loop.create_task(self._beat(), name="zookeeper session")
+
+    async def _make_root(self) -> None:
+        """The path behind the addresses, with all above it: kazoo makes only what is below it."""
+        root, self.client.chroot = self.client.chroot, ""
+        try:
+            await self.call(self.client.ensure_path_async, root or ROOT)
+        except exceptions.KazooException as error:
+            raise Unavailable(
+                f"ZooKeeper at {self._hosts} refused to make {root or ROOT}: {error!r}"
+            ) from error
+        finally:
+            self.client.chroot = root
 
     async def close(self) -> None:
         self._end("it was closed")
@@ -271,7 +283,8 @@ class _Session:
     def _end(self, why: str) -> None:
         if self.lost.is_set():
             return
-        _log.info("registry session %x ends: %s", self.id, why)
+        if self.id:
+            _log.info("registry session %x ends: %s", self.id, why)
         self.lost.set()
         for future, changes in list(self._calls.items()):
             if not future.done():

@@ -37,7 +37,8 @@ def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture
 def chroot() -> str:
-    return f"/{uuid.uuid4().hex}"
+    """Several levels, of which none is there before the first session."""
+    return f"/{uuid.uuid4().hex}/clusters/one"
 
 
 @asynccontextmanager

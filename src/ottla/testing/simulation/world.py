@@ -39,6 +39,7 @@ from ottla.testing.simulation.virtual_time import Host, SimulatedClock
 T = TypeVar("T")
 
 PORT = 9092
+PEER_PORT = 9093
 DATA = Path("/data")
 
 
@@ -129,7 +130,7 @@ class SimulatedBroker:
         self.disk.make_folder(DATA)
         self._config = BrokerConfig.load(
             overrides={
-                "listeners": f"PLAINTEXT://{name}:{PORT}",
+                "listeners": f"PLAINTEXT://{name}:{PORT},INTERNAL://{name}:{PEER_PORT}",
                 "log.dirs": str(DATA),
                 **{key: str(value) for key, value in settings.items()},
             }
