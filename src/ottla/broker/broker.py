@@ -31,6 +31,7 @@ from ottla.broker.group_environment import BrokerGroupEnvironment
 from ottla.broker.handlers import BROKER_HANDLERS, HANDLERS, advertised_by
 from ottla.broker.image_follower import ImageChange, ImageFollower
 from ottla.broker.inspections import Inspections
+from ottla.broker.isr_changes import IsrChanges
 from ottla.broker.limits import (
     client_memory_limits,
     group_settings,
@@ -169,6 +170,14 @@ class Broker:
         self.replicas = Replicas(
             self.node_id, self.directory, self.purgatory, self.in_thread, self._write_in_thread
         )
+        self.isr_changes = IsrChanges(
+            self.node_id,
+            self.replicas,
+            lambda: self.image,
+            lambda: self.config["replica.lag.time.max.ms"],
+            lambda request: self.controller.alter_partitions(request),
+            self.clock,
+        )
         self.metrics.add_gauges(self._server, self.watchdog.counts, self.purgatory, self.replicas)
         self.space = Space(
             path,
@@ -216,7 +225,7 @@ class Broker:
         self._partitions = LocalPartitions(self.replicas, self.cleaning, self._topic_config, self.in_thread)
         self.follower = ImageFollower(
             [self._partitions.drop_deleted, self._take_settings, self._partitions.adopt_changed],
-            [self._tell_groups],
+            [self._tell_groups, self._tell_isr_changes],
         )
         try:
             await self._start()
@@ -231,6 +240,7 @@ class Broker:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
         await self._join_cluster()
         self.follower.start(self.controller.feed)
+        self.isr_changes.start()
         self._maintenance.start()
         self.cleaning.start()
         self._server.serve()
@@ -336,6 +346,7 @@ class Broker:
         self.watchdog.stop()
         self._server.stop_reading()
         self._scheduler.finish()
+        await self.isr_changes.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self.groups.stop()
@@ -358,6 +369,7 @@ class Broker:
         self._scheduler.clear()
         self.inspections.close()
         self.lookups.close()
+        await self.isr_changes.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self.groups.stop()
@@ -405,6 +417,10 @@ class Broker:
         self._follow_groups(change.image)
         if change.deleted_topics:
             await self.groups.forget_topics(change.deleted_topics)
+
+    async def _tell_isr_changes(self, change: ImageChange) -> None:
+        if change.delta.brokers:
+            self.isr_changes.brokers_changed()
 
     def _follow_groups(self, image: ClusterImage) -> None:
         """Tell the group coordinator which of its partitions are led here."""

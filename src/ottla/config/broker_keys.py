@@ -188,7 +188,7 @@ producer.id.expiration.check.interval.ms  INT  600000      >=1   low internal
     How often silent producers are looked for.
 
 # Replication
-replica.lag.time.max.ms               LONG    30000        >=1   high unused
+replica.lag.time.max.ms               LONG    30000        >=1   high
     A follower that has not caught up for so long is no longer in sync.
 replica.fetch.max.bytes               INT     1048576      >=0
     Most data of one partition that a follower asks for at once.

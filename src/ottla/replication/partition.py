@@ -3,6 +3,10 @@
 The shell around `ReplicaState`: it appends to and reads from the log, tells the state what happened, and
 wakes the purgatory when the high watermark moves. Handlers talk to this object and to nothing below it.
 
+Consumers and producers wait for the partition itself: its high watermark, or the end of its leadership.
+Followers wait for `log_end`, because they read what is not committed yet. A producer waits in the leader
+epoch in which its records were appended: in another one the same offsets may hold other records.
+
 When a topic asks for fsync before the answer (`flush.messages`), an append that makes a flush due does not
 count until a thread has flushed it: `local_end` stands still meanwhile, so neither the high watermark nor an
 acks=1 answer can run ahead of the disk. Appends that arrive during a flush share the next one.
@@ -18,11 +22,12 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterator
+from enum import IntEnum
 from typing import NamedTuple
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.purgatory import Purgatory
-from ottla.replication.replica_state import ReplicaState
+from ottla.replication.replica_state import Assignment, ReplicaState
 from ottla.replication.slow_disk import LARGE_WRITE, SLOW_SECONDS, SlowDisk
 from ottla.storage.log import AppendInfo, FileSlice, Log
 from ottla.storage.log_config import FOREVER, LogConfig
@@ -35,6 +40,17 @@ logger = logging.getLogger("ottla.partition")
 
 RunInThread = Callable[[Callable[[], int]], "Future[int]"]
 WriteInThread = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+class Isolation(IntEnum):
+    """Up to where a reader sees the log."""
+
+    LOG_END = 0
+    """All of it, as followers do."""
+    HIGH_WATERMARK = 1
+    """What every in-sync replica has."""
+    LAST_STABLE_OFFSET = 2
+    """What belongs to no open transaction, besides."""
 
 
 class PartitionRead(NamedTuple):
@@ -59,7 +75,7 @@ class Partition:
         "_write_in_thread",
         "index",
         "log",
-        "min_insync_replicas",
+        "log_end",
         "state",
         "topic",
         "topic_id",
@@ -77,14 +93,14 @@ class Partition:
         *,
         write_in_thread: WriteInThread | None = None,
         disk: SlowDisk | None = None,
-        min_insync_replicas: int = 1,
     ) -> None:
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
         self.log = log
         self.state = state
-        self.min_insync_replicas = min_insync_replicas
+        self.log_end = object()
+        """What followers wait for in the purgatory."""
         self._purgatory = purgatory
         self._in_thread = in_thread
         self._write_in_thread = write_in_thread
@@ -217,7 +233,7 @@ class Partition:
             if not self._flush_outcome.cancelled() and (error := self._flush_outcome.exception()):
                 raise error
 
-    # -- leading ------------------------------------------------------------------------------------------
+    # -- leading (see `leading` for what followers and the controller say) ----------------------------------
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuse a client whose view of the leader is older or newer than ours (KIP-320)."""
@@ -227,20 +243,47 @@ class Partition:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def check_follower(self, broker_id: int) -> None:
-        """Refuse a broker that fetches as a follower and has no replica of this."""
-        if self.state.follower(broker_id) is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} is no replica of this")
+    def assign(self, assignment: Assignment) -> None:
+        """Take what the controller decided. Who waits here looks whether this replica leads as before."""
+        log = self.log
+        begins_to_lead = self.state.assign(
+            assignment.leader,
+            assignment.leader_epoch,
+            assignment.replicas,
+            assignment.isr,
+            assignment.partition_epoch,
+            log_end=log.end_offset,
+            now_ms=int(log.monotonic() * 1000),
+        )
+        if begins_to_lead and log.failure is None:
+            log.begin_epoch(assignment.leader_epoch)
+        self.wake_all()
 
-    def check_in_sync(self, after_append: bool = False) -> None:
+    def wake(self) -> None:
+        """Let the requests of producers and consumers that wait for this partition look again."""
+        self._purgatory.notify(self)
+
+    def wake_all(self) -> None:
+        """The same, and those of followers."""
+        self._purgatory.notify(self)
+        self._purgatory.notify(self.log_end)
+
+    def require_in_sync(self, min_insync_replicas: int) -> None:
+        """The topic demands so many replicas in sync from now on."""
+        self.state.set_min_isr(min_insync_replicas)
+        self._purgatory.notify(self)
+
+    def check_in_sync(self) -> None:
         """acks=all is refused while fewer replicas are in sync than the topic demands."""
-        state = self.state
-        if len(state.isr) < min(self.min_insync_replicas, len(state.replicas)):
-            raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if after_append else ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic}-{self.index} has {len(state.isr)} replicas in sync and needs "
-                f"{self.min_insync_replicas} (min.insync.replicas)",
-            )
+        if self.state.is_under_min_isr:
+            raise self._not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    def _not_enough_replicas(self, code: ErrorCode) -> ApiError:
+        return ApiError(
+            code,
+            f"{self.topic}-{self.index} has {len(self.state.isr)} replicas in sync and needs "
+            f"{self.state.min_isr} (min.insync.replicas)",
+        )
 
     def append(
         self,
@@ -268,6 +311,8 @@ class Partition:
             self._wrote(info.size, log.write_seconds)
         if not info.duplicate:
             self._count()
+            if self.state.has_followers:
+                self._purgatory.notify(self.log_end)
         return info
 
     def writes_in_thread(self, size: int) -> bool:
@@ -302,6 +347,7 @@ class Partition:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             info = self.log.finish_append(slow)
             self._count()
+            self._purgatory.notify(self.log_end)
             return info
 
     def _wrote(self, size: int, seconds: float) -> None:
@@ -314,17 +360,32 @@ class Partition:
         self._disk.forget(self.log.name)
         return self._turn.locked()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     async def writes_ended(self) -> None:
         """Of a closed partition: return when no thread writes to its log any more."""
         async with self._turn:
             pass
 
-    def acknowledged(self, end_offset: int, all_replicas: bool) -> bool:
-        """True when records before `end_offset` may be answered for. ApiError when they never will be."""
+    def acknowledged(self, end_offset: int, all_replicas: bool, leader_epoch: int) -> bool:
+        """True when records before `end_offset`, appended in that epoch, may be answered for.
+
+        ApiError when they never will be, or when too few replicas have become in sync meanwhile.
+        """
         if self.log.failure is not None:
             raise self.log.failure
-        reached = self.state.high_watermark if all_replicas else self.state.local_end
-        return reached >= end_offset
+        state = self.state
+        if state.leader_epoch != leader_epoch or state.leader != state.local_id:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} has another leader")
+        if not all_replicas:
+            return state.local_end >= end_offset
+        if state.high_watermark >= end_offset:
+            return True
+        if state.is_under_min_isr:
+            raise self._not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        return False
 
     def flush_if_due(self) -> None:
         """Called now and then: flush by time (`flush.ms`) or behind a sealed segment. Holds up no answer."""
@@ -357,16 +418,16 @@ class Partition:
             logger.error("%s-%d: flush failed: %s", self.topic, self.index, error)
             self._purgatory.notify(self)
             return
-        if self.state.appended(max(self.state.local_end, self.log.recovery_point)):
-            self._purgatory.notify(self)
+        self.state.appended(max(self.state.local_end, self.log.recovery_point))
+        self._purgatory.notify(self)  # acks=1 waits for the flush alone
         self._count()
 
     # -- reading ------------------------------------------------------------------------------------------
 
     def read(
-        self, offset: int, max_bytes: int, committed_only: bool, at_least_one: bool, *, wait: bool = True
+        self, offset: int, max_bytes: int, isolation: Isolation, at_least_one: bool, *, wait: bool = True
     ) -> PartitionRead:
-        """What a consumer may see from `offset` on: below the high watermark, or the last stable offset.
+        """What a reader may see from `offset` on.
 
         OFFSET_OUT_OF_RANGE outside of the log. NotInMemory when the disk would have to be waited for and
         `wait` is False.
@@ -374,9 +435,24 @@ class Partition:
         log = self.log
         high_watermark = self.state.high_watermark
         stable = log.last_stable_offset(high_watermark)
-        limit = stable if committed_only else high_watermark
+        if isolation is Isolation.HIGH_WATERMARK:
+            limit = high_watermark
+        else:
+            limit = stable if isolation is Isolation.LAST_STABLE_OFFSET else log.end_offset
         records = log.read(offset, max_bytes, limit, at_least_one, wait=wait)
         return PartitionRead(records, high_watermark, stable, log.log_start_offset)
+
+    def end_for(self, isolation: Isolation) -> int:
+        """The offset behind the last record that such a reader may see."""
+        if isolation is Isolation.LOG_END:
+            return self.log.end_offset
+        return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """False of a new leader whose followers have not reported: what was committed may reach further."""
+        state = self.state
+        return not state.has_followers or state.high_watermark >= state.epoch_start
 
     def searches_since(self, timestamp: int) -> Iterator[TimeSearch | None]:
         """Where to look for the first record with at least that timestamp; see `Log.searches_since`."""

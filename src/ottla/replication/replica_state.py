@@ -28,11 +28,26 @@ Rules kept here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ottla.replication.follower_progress import FollowerFetch, FollowerProgress
 
 NO_LEADER = -1
+
+
+class Assignment(Protocol):
+    """What a replica must know of a partition; the cluster image has it."""
+
+    @property
+    def leader(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def replicas(self) -> tuple[int, ...]: ...
+    @property
+    def isr(self) -> tuple[int, ...]: ...
+    @property
+    def partition_epoch(self) -> int: ...
 
 
 class IsrProposal(NamedTuple):
@@ -54,7 +69,9 @@ class ReplicaState:
         "_local_end",
         "_min_isr",
         "epoch_start",
+        "has_followers",
         "high_watermark",
+        "is_under_min_isr",
         "isr",
         "leader",
         "leader_epoch",
@@ -77,6 +94,10 @@ class ReplicaState:
         self.high_watermark = min(high_watermark, log_end_offset)
         self.epoch_start = 0
         """Where the log ended when this replica began to lead in this epoch."""
+        self.has_followers = False
+        """Whether this replica leads others."""
+        self.is_under_min_isr = False
+        """Whether fewer replicas are in sync than the topic demands."""
         self._min_isr = min_isr
         self._local_end = log_end_offset
         self._followers: dict[int, FollowerProgress] = {}
@@ -92,11 +113,6 @@ class ReplicaState:
     def local_end(self) -> int:
         """The end of this replica's own log, as far as it counts for the high watermark."""
         return self._local_end
-
-    @property
-    def has_followers(self) -> bool:
-        """Whether this replica leads others."""
-        return bool(self._followers)
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -153,10 +169,6 @@ class ReplicaState:
     def min_isr(self) -> int:
         """`min.insync.replicas` of the topic, as far as there are replicas."""
         return min(self._min_isr, len(self.replicas))
-
-    @property
-    def is_under_min_isr(self) -> bool:
-        return len(self.isr) < self.min_isr
 
     # -- log ends -----------------------------------------------------------------------------------------
 
@@ -222,12 +234,17 @@ class ReplicaState:
 
     # -- changes of the in-sync set -----------------------------------------------------------------------
 
+    @property
+    def may_expand(self) -> bool:
+        """Whether it is worth to ask for `expand_due`."""
+        return bool(self._joining) and self.proposal is None
+
     def expand_due(self, broker_epoch: Callable[[int], int | None]) -> tuple[int, ...] | None:
         """The ISR with the followers that may join it; None when there are none, or a change is under way.
 
         `broker_epoch` gives the epoch under which a broker is registered and not fenced, else None.
         """
-        if self.proposal is not None or not self._joining or not self.is_leader:
+        if not self.may_expand:
             return None
         needed = max(self.high_watermark, self.epoch_start)
         joining = {
@@ -306,7 +323,9 @@ class ReplicaState:
     # -- the high watermark -------------------------------------------------------------------------------
 
     def _recount(self) -> None:
-        """Note which followers the high watermark waits for."""
+        """Note which followers the high watermark waits for, and whether it waits for more of them."""
+        self.has_followers = bool(self._followers)
+        self.is_under_min_isr = len(self.isr) < self.min_isr
         self._joining &= self._followers.keys()
         self._joining.difference_update(self.isr)
         counted = self.maximal_isr | self._joining

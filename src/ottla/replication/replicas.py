@@ -17,7 +17,7 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.schema import ZERO_UUID
 from ottla.replication.partition import Partition, RunInThread, WriteInThread
 from ottla.replication.purgatory import Purgatory
-from ottla.replication.replica_state import ReplicaState
+from ottla.replication.replica_state import Assignment, ReplicaState
 from ottla.replication.slow_disk import SlowDisk
 from ottla.storage.checkpoints import differs_by_damage
 from ottla.storage.log import Log
@@ -25,21 +25,6 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("ottla.replicas")
-
-
-class Assignment(Protocol):
-    """What a replica must know of a partition; the cluster image has it."""
-
-    @property
-    def leader(self) -> int: ...
-    @property
-    def leader_epoch(self) -> int: ...
-    @property
-    def replicas(self) -> tuple[int, ...]: ...
-    @property
-    def isr(self) -> tuple[int, ...]: ...
-    @property
-    def partition_epoch(self) -> int: ...
 
 
 class TopicAssignment(Protocol):
@@ -166,10 +151,11 @@ class Replicas:
         """Take the topics as the image has them now; their logs have been prepared."""
         for topic in topics:
             self._known[topic.name] = topic
+            values = config_of(topic.name)
             for index, assignment in enumerate(topic.partitions):
                 if self._local_id in assignment.replicas:
-                    self._assign(topic, index, assignment)
-            self.configure(topic.name, config_of(topic.name))
+                    self._assign(topic, index, assignment, values["min.insync.replicas"])
+            self.configure(topic.name, values)
 
     async def drop(self, names: Iterable[str]) -> None:
         """These topics are gone: they are not found any more, their logs go, and waiting requests end."""
@@ -204,7 +190,7 @@ class Replicas:
             await self._in_thread(partial(self._delete, gone))
         finally:
             for partition in partitions:
-                self._purgatory.notify(partition)
+                partition.wake_all()
 
     async def end_writes(self) -> None:
         """Let the writes that threads are doing end, and begin no other: the logs are about to be closed."""
@@ -254,9 +240,11 @@ class Replicas:
             partition = self._partitions.get((topic, index))
             if partition is not None:
                 partition.log.configure(config)
-                partition.min_insync_replicas = values["min.insync.replicas"]
+                partition.require_in_sync(values["min.insync.replicas"])
 
-    def _assign(self, topic: TopicAssignment, index: int, assignment: Assignment) -> None:
+    def _assign(
+        self, topic: TopicAssignment, index: int, assignment: Assignment, min_insync_replicas: int
+    ) -> None:
         partition = self._partitions.get((topic.name, index))
         if partition is None:
             log = self._directory.logs.get((topic.name, index))
@@ -267,28 +255,20 @@ class Replicas:
                 index,
                 topic.id,
                 log,
-                self._first_state(log),
+                self._first_state(log, min_insync_replicas),
                 self._purgatory,
                 self._in_thread,
                 write_in_thread=self._write_in_thread,
                 disk=self.disk,
             )
             self._partitions[topic.name, index] = partition
-        begins_to_lead = partition.state.assign(
-            assignment.leader,
-            assignment.leader_epoch,
-            assignment.replicas,
-            assignment.isr,
-            assignment.partition_epoch,
-        )
-        if begins_to_lead and partition.log.failure is None:
-            partition.log.begin_epoch(assignment.leader_epoch)
-        self._purgatory.notify(partition)
+        partition.require_in_sync(min_insync_replicas)
+        partition.assign(assignment)
 
-    def _first_state(self, log: Log) -> ReplicaState:
+    def _first_state(self, log: Log, min_insync_replicas: int) -> ReplicaState:
         known = self._directory.high_watermarks.get((log.topic, log.partition), log.log_start_offset)
         mark, end = max(known, log.log_start_offset), log.end_offset
         if end - log.recovery_point >= log.config.flush_messages:
             # The flush failed (see `prepare`). The rest counts when a later one succeeds.
             end = max(log.recovery_point, min(mark, end))
-        return ReplicaState(self._local_id, end, mark)
+        return ReplicaState(self._local_id, end, mark, min_isr=min_insync_replicas)

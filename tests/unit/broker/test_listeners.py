@@ -159,14 +159,11 @@ def fetch_as_replica(wire: Wire) -> int:
     return int(topic.partitions[0].error_code)
 
 
-def test_a_fetch_as_a_replica_is_refused_on_a_listener_for_clients(
-    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ottla.replication.partition.Partition.check_follower", lambda *_: None)
+def test_a_fetch_as_a_replica_is_refused_on_a_listener_for_clients(broker: InProcessBroker) -> None:
     with wire_to(broker, "PLAINTEXT") as wire:
         assert fetch_as_replica(wire) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     with wire_to(broker, INTERNAL) as wire:
-        assert fetch_as_replica(wire) == 0
+        assert fetch_as_replica(wire) == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it has no replica of this"
 
 
 class _Peer:

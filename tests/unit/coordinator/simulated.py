@@ -105,9 +105,11 @@ class MemoryPartition:
             self.high_watermark = self.end_offset
         return SimpleNamespace(last_offset=self.end_offset - 1)
 
-    def acknowledged(self, end_offset: int, all_replicas: bool) -> bool:
+    def acknowledged(self, end_offset: int, all_replicas: bool, leader_epoch: int) -> bool:
         if self.failure is not None:
             raise self.failure
+        if self.leader_epoch != leader_epoch:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.high_watermark >= end_offset
 
     def read(self, offset: int, max_bytes: int, limit: int) -> Any:

@@ -6,6 +6,8 @@ from typing import Any, cast
 import pytest
 
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.follower_progress import FollowerFetch
+from ottla.replication.leading import check_follower
 from ottla.replication.partition import Partition
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
@@ -52,9 +54,9 @@ def test_a_reader_with_an_epoch_newer_than_the_leaders_is_out_of_range(partition
 
 
 def test_only_a_broker_with_a_replica_may_fetch_as_a_follower(partition: Partition) -> None:
-    partition.check_follower(2)
+    check_follower(partition, FollowerFetch(2, 20, True, 0, 100))
     with pytest.raises(ApiError) as refused:
-        partition.check_follower(3)
+        check_follower(partition, FollowerFetch(3, 30, True, 0, 100))
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -92,7 +92,7 @@ def test_recovered_records_are_flushed_before_clients_see_them(
     def test(replicas: Replicas) -> None:
         partition = opened(replicas, flush_messages=1)
         again = partition.append(batch())
-        assert again.duplicate and partition.acknowledged(1, all_replicas=True)
+        assert again.duplicate and partition.acknowledged(1, all_replicas=True, leader_epoch=0)
 
     on_a_loop(test, disk)
     disk.lose_power(Random(seed))
@@ -110,7 +110,7 @@ def test_records_that_a_crash_left_do_not_count_while_they_cannot_be_flushed() -
         disk.fail("open", errno.EMFILE)
         partition = opened(replicas, flush_messages=1)
         assert partition.log.failure is None and partition.log.end_offset == 1
-        assert not partition.acknowledged(1, all_replicas=False)
+        assert not partition.acknowledged(1, all_replicas=False, leader_epoch=0)
         assert partition.high_watermark == 0
 
     on_a_loop(test, disk)

@@ -5,6 +5,10 @@ A fetch is answered as soon as it has `min_bytes` to give, something went wrong 
 where it is larger than every limit, so that a large record cannot block its reader for ever. Consumers see
 what lies below the high watermark, or below the last stable offset when they read committed records only.
 
+A follower fetches as a consumer does, with the id and epoch of its broker, on the listener for brokers. It
+sees the whole log, is woken by appends instead of the high watermark, and with the offset it asks for it says
+what it has: that is counted once for each request, before the partition is read, unless its log has diverged.
+
 A fetch of many partitions is read and answered in slices. While it waits it looks again only at those that
 something happened to, so an append costs the same however many partitions are waited for.
 
@@ -27,12 +31,14 @@ from ottla.broker.fetch_sessions import (
     Key,
     Wanted,
 )
+from ottla.broker.isr_changes import IsrChanges
 from ottla.broker.page_cache import Done
 from ottla.broker.ports import ImageAccess, PartitionAccess, Time, TopicNames, WaitingForOffsets
 from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -40,7 +46,9 @@ from ottla.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
-from ottla.replication.partition import Partition
+from ottla.replication.follower_progress import FollowerFetch
+from ottla.replication.leading import check_follower, follower_fetched
+from ottla.replication.partition import Isolation, Partition
 from ottla.storage.results import NotInMemory
 
 MAX_WAIT_SECONDS = 600.0
@@ -68,6 +76,8 @@ class RecordReading(ImageAccess, PartitionAccess, Time, TopicNames, WaitingForOf
     def fetch_max_bytes(self) -> int: ...
     @property
     def fetch_sessions(self) -> FetchSessions: ...
+    @property
+    def isr_changes(self) -> IsrChanges: ...
     def read_ahead(self, missing: NotInMemory, done: Done) -> None: ...
 
 
@@ -168,14 +178,15 @@ class _Fetch:
         "_broker",
         "_by_id",
         "_bytes_left",
-        "_committed_only",
+        "_counted",
         "_failed",
-        "_from_broker",
+        "_follower",
         "_incremental",
+        "_isolation",
         "_max_bytes",
         "_min_bytes",
         "_names_the_leader",
-        "_replica_id",
+        "_refused",
         "_results",
         "_session",
         "_size",
@@ -196,17 +207,34 @@ class _Fetch:
         self._broker = broker
         self._by_id = context.version >= _BY_ID
         self._names_the_leader = context.version >= _NAMES_THE_LEADER
-        self._committed_only = request.isolation_level == _READ_COMMITTED
+        committed_only = request.isolation_level == _READ_COMMITTED
+        self._isolation = Isolation.LAST_STABLE_OFFSET if committed_only else Isolation.HIGH_WATERMARK
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        self._replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
-        self._from_broker = context.from_broker
+        self._follower: FollowerFetch | None = None
+        self._refused: ApiError | None = None
+        self._counted = 0
+        replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
+        if replica_id >= 0:
+            self._is_of(replica_id, request.replica_state.replica_epoch, context.from_broker)
         self._wanted = wanted
         self._session = session
         self._incremental = incremental
         self._results: list[PartitionData] = []
         self._wait = True
         self.enough = False
+
+    def _is_of(self, replica_id: int, broker_epoch: int, from_broker: bool) -> None:
+        self._isolation = Isolation.LOG_END
+        if not from_broker:
+            self._refused = ApiError(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED, "followers fetch on the listener for other brokers"
+            )
+            return
+        try:
+            self._follower = self._broker.isr_changes.fetch_of(replica_id, broker_epoch)
+        except ApiError as stale:
+            self._refused = stale
 
     def read(self, wait: bool = True) -> None:
         """Look at every partition once; `enough` says whether the answer may leave.
@@ -215,8 +243,8 @@ class _Fetch:
         """
         self._wait = wait
         self._begin_reading()
-        for want in self._wanted:
-            self._results.append(self._read_next(want))
+        for place, want in enumerate(self._wanted):
+            self._results.append(self._read_next(want, place))
         self.enough = self._failed or self._size >= self._min_bytes
 
     def after_disk(self, missing: NotInMemory, seconds: float) -> _Later:
@@ -250,9 +278,9 @@ class _Fetch:
         self._failed = False
         self._results = []
 
-    def _read_next(self, want: Wanted) -> PartitionData:
+    def _read_next(self, want: Wanted, place: int) -> PartitionData:
         bytes_left = self._bytes_left
-        data = self._read_one(want, min(want.max_bytes, bytes_left), at_least_one=self._size == 0)
+        data = self._read_one(want, place, min(want.max_bytes, bytes_left), at_least_one=self._size == 0)
         if data.error_code or data.diverging_epoch.epoch >= 0:
             self._failed = True
         given = len(data.records or b"")
@@ -264,25 +292,27 @@ class _Fetch:
 
     def in_slices(self, seconds: float) -> Steps[_Later | Steps[FetchResponse]]:
         """The same for so many partitions that others must be served in between."""
-        places: dict[Partition, int] = {}
+        places: dict[Hashable, int] = {}
+        seen: list[tuple[Partition, int, int]] = []
         self._begin_reading()
         for place, want in enumerate(self._wanted):
-            data = self._read_next(want)
+            data = self._read_next(want, place)
             self._results.append(data)
             if not data.error_code:
-                places[self._partition(want)] = place
+                partition = self._partition(want)
+                places[self._key(partition)] = place
+                seen.append((partition, place, partition.end_for(self._isolation)))
             if not place % _PAUSE_AFTER:
                 yield
         # What has come meanwhile; from here on the partitions tell.
-        for partition, place in places.items():
-            if partition.high_watermark != self._results[place].high_watermark:
+        for partition, place, end in seen:
+            if partition.end_for(self._isolation) != end:
                 self._read_again(place)
         if self._has_enough() or seconds <= 0:
             return self._compose()
 
-        def noticed(partition: Hashable) -> None:
-            if isinstance(partition, Partition):
-                self._read_again(places[partition])
+        def noticed(key: Hashable) -> None:
+            self._read_again(places[key])
 
         return self._waiting(list(places), self._has_enough, self._compose, seconds, noticed)
 
@@ -290,13 +320,13 @@ class _Fetch:
         before = len(self._results[place].records or b"")
         self._size -= before
         self._bytes_left += before
-        self._results[place] = self._read_next(self._wanted[place])
+        self._results[place] = self._read_next(self._wanted[place], place)
 
     def _has_enough(self) -> bool:
         self.enough = self._failed or self._size >= self._min_bytes
         return self.enough
 
-    def _read_one(self, want: Wanted, max_bytes: int, at_least_one: bool) -> PartitionData:
+    def _read_one(self, want: Wanted, place: int, max_bytes: int, at_least_one: bool) -> PartitionData:
         try:
             partition = self._partition(want)
             if want.last_fetched_epoch >= 0:
@@ -308,11 +338,21 @@ class _Fetch:
                         last_stable_offset=partition.last_stable_offset,
                         log_start_offset=partition.log_start_offset,
                         diverging_epoch=EpochEndOffset(epoch=parted[0], end_offset=parted[1]),
-                        aborted_transactions=[] if self._committed_only else None,
+                        aborted_transactions=self._aborted_transactions(),
                         records=b"",
                     )
+            if self._follower is not None and place >= self._counted:
+                self._counted = place + 1
+                if follower_fetched(
+                    partition,
+                    self._follower,
+                    want.current_leader_epoch,
+                    want.fetch_offset,
+                    want.log_start_offset,
+                ):
+                    self._broker.isr_changes.noted(partition)
             records, high_watermark, stable, start = partition.read(
-                want.fetch_offset, max_bytes, self._committed_only, at_least_one, wait=self._wait
+                want.fetch_offset, max_bytes, self._isolation, at_least_one, wait=self._wait
             )
         except ApiError as error:
             return self._refusal(want, error)
@@ -321,9 +361,12 @@ class _Fetch:
             high_watermark=high_watermark,
             last_stable_offset=stable,
             log_start_offset=start,
-            aborted_transactions=[] if self._committed_only else None,
+            aborted_transactions=self._aborted_transactions(),
             records=b"" if records is None else records,
         )
+
+    def _aborted_transactions(self) -> list[AbortedTransaction] | None:
+        return [] if self._isolation is Isolation.LAST_STABLE_OFFSET else None
 
     def _refusal(self, want: Wanted, error: ApiError) -> PartitionData:
         refusal = PartitionData(
@@ -352,13 +395,16 @@ class _Fetch:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = known
         partition = self._broker.replicas.leader(name, want.partition, want.current_leader_epoch)
-        if self._replica_id >= 0:
-            partition.check_follower(self._replica_id)
-            if not self._from_broker:
-                raise ApiError(
-                    ErrorCode.TOPIC_AUTHORIZATION_FAILED, "followers fetch on the listener for other brokers"
-                )
+        if self._isolation is Isolation.LOG_END:
+            if self._follower is None:
+                assert self._refused is not None
+                raise self._refused
+            check_follower(partition, self._follower)
         return partition
+
+    def _key(self, partition: Partition) -> Hashable:
+        """What a reader of the partition waits for."""
+        return partition.log_end if self._isolation is Isolation.LOG_END else partition
 
     def wait(self, seconds: float) -> _Later:
         def ready() -> bool:
@@ -369,17 +415,17 @@ class _Fetch:
             self.read()
             return self.response()
 
-        keys = []
+        keys: list[Hashable] = []
         for want in self._wanted:
             try:
-                keys.append(self._partition(want))
+                keys.append(self._key(self._partition(want)))
             except ApiError:  # an error would have been answered at once, so this partition just went away
                 continue
         return self._waiting(keys, ready, expired, seconds)
 
     def _waiting(
         self,
-        keys: Sequence[Partition],
+        keys: Sequence[Hashable],
         ready: Callable[[], bool],
         answer_late: Callable[[], FetchResponse | Steps[FetchResponse]],
         seconds: float,

@@ -2,7 +2,10 @@
 
 ListOffsets takes a timestamp, or one of the negative numbers below for a place in the log. What it answers
 for "latest" is the end of what the consumer may see: the high watermark, or the last stable offset
-when it reads committed records only. There is no tiered storage, so the local log is the whole log.
+when it reads committed records only. A new leader does not know the high watermark until its followers have
+fetched: then the answer is OFFSET_NOT_AVAILABLE, and the consumer asks again (KIP-207). A consumer that was
+told a smaller offset than before would read records twice. There is no tiered storage, so the local log is
+the whole log.
 A search by time may be long, so it is done in slices or in a thread (`lookups`).
 
 OffsetForLeaderEpoch tells where an epoch of a leader ended, by which a consumer or follower finds out that
@@ -35,7 +38,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from ottla.replication.partition import Partition
+from ottla.replication.partition import Isolation, Partition
 
 LATEST = -1
 EARLIEST = -2
@@ -53,6 +56,7 @@ _SINCE_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _READ_COMMITTED = 1
+_OFFSET_NOT_AVAILABLE_SINCE = 5
 _PAUSE_AFTER = 200
 
 _Search: TypeAlias = tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]
@@ -70,7 +74,12 @@ def list_offsets(
     for topic in request.topics:
         asked.update((topic.name, each.partition_index) for each in topic.partitions)
         yield
-    offsets = _PartitionOffsets(broker, asked, request.isolation_level == _READ_COMMITTED, context.version)
+    isolation = Isolation.HIGH_WATERMARK
+    if request.replica_id >= 0 and context.from_broker:
+        isolation = Isolation.LOG_END
+    elif request.isolation_level == _READ_COMMITTED:
+        isolation = Isolation.LAST_STABLE_OFFSET
+    offsets = _PartitionOffsets(broker, asked, isolation, context.version)
     answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
     searches = []
     for topic in request.topics:
@@ -99,11 +108,11 @@ class _PartitionOffsets:
     """Looks up the offsets that one request wants, partition by partition."""
 
     def __init__(
-        self, broker: OffsetLookup, asked: Counter[tuple[str, int]], committed_only: bool, version: int
+        self, broker: OffsetLookup, asked: Counter[tuple[str, int]], isolation: Isolation, version: int
     ) -> None:
         self._broker = broker
         self._asked = asked
-        self._committed_only = committed_only
+        self._isolation = isolation
         self._version = version
 
     def _partition(self, topic: str, wanted: ListOffsetsPartition) -> Partition:
@@ -115,7 +124,15 @@ class _PartitionOffsets:
 
     def _limit(self, partition: Partition) -> int:
         """The end of what the consumer may see."""
-        return partition.last_stable_offset if self._committed_only else partition.high_watermark
+        return partition.end_for(self._isolation)
+
+    def _check_limit_known(self, partition: Partition) -> None:
+        if not partition.knows_high_watermark and self._isolation is not Isolation.LOG_END:
+            has_code = self._version >= _OFFSET_NOT_AVAILABLE_SINCE
+            raise ApiError(
+                ErrorCode.OFFSET_NOT_AVAILABLE if has_code else ErrorCode.LEADER_NOT_AVAILABLE,
+                f"the followers of {partition.topic}-{partition.index} have not fetched from its new leader",
+            )
 
     def answer_place(
         self, topic: str, wanted: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
@@ -123,6 +140,8 @@ class _PartitionOffsets:
         """Answer what needs no search."""
         try:
             partition = self._partition(topic, wanted)
+            if wanted.timestamp == LATEST:
+                self._check_limit_known(partition)
         except ApiError as error:
             answer.error_code = error.code
             return
@@ -142,6 +161,8 @@ class _PartitionOffsets:
                     found = await self._broker.lookups.since(partition, wanted.timestamp)
                 if found is not None and found.offset < self._limit(partition):
                     answer.offset, answer.timestamp, answer.leader_epoch = found
+                elif found is not None:
+                    self._check_limit_known(partition)
             except ApiError as error:
                 answer.error_code = error.code
             await asyncio.sleep(0)

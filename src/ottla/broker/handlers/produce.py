@@ -2,7 +2,9 @@
 
 acks=0 gets no answer at all; where something is wrong the connection is closed, which is all the protocol
 offers to tell it. acks=1 is answered when the leader has the records, acks=-1 when every in-sync replica has
-them, which is when the high watermark has passed them. Version 13 names topics by id.
+them, which is when the high watermark has passed them in the leader epoch in which they were appended. A
+leader that is deposed meanwhile answers NOT_LEADER_OR_FOLLOWER at once, one that is left with too few
+replicas in sync NOT_ENOUGH_REPLICAS_AFTER_APPEND. Version 13 names topics by id.
 
 A request brings exactly one batch for a partition. What the request itself may not contain is refused here,
 with no log start in the answer; what the log does not take is refused by the log, and then the answer says
@@ -87,7 +89,8 @@ _WITHOUT_LOG_START = (
 _REPEATED = "the partition is named more than once in the request"
 _Named = tuple[TopicProduceData, dict[int, PartitionProduceData], set[int]]
 """A topic, an entry for each of its partitions in a request, and the partitions that had more than one."""
-_Unacknowledged = tuple[Partition, int, PartitionProduceResponse]
+_Unacknowledged = tuple[Partition, int, int, PartitionProduceResponse]
+"""A partition, the leader epoch of the append, the offset behind it, and the answer."""
 
 
 class RecordWriting(PartitionAccess, Time, TopicNames, WaitingForOffsets, Protocol):
@@ -311,7 +314,7 @@ def _appended(
         log_append_time_ms=info.append_time_ms,
         log_start_offset=info.log_start_offset,
     )
-    waiting.append((partition, info.last_offset + 1, answer))
+    waiting.append((partition, partition.leader_epoch, info.last_offset + 1, answer))
     return answer
 
 
@@ -460,9 +463,9 @@ def _fail(answer: PartitionProduceResponse, error: ApiError) -> None:
 
 def _settled(waiting: _Unacknowledged, acks: int) -> bool:
     """True when this partition's answer is final: acknowledged, or failed meanwhile."""
-    partition, end_offset, answer = waiting
+    partition, leader_epoch, end_offset, answer = waiting
     try:
-        return partition.acknowledged(end_offset, all_replicas=acks == _ALL)
+        return partition.acknowledged(end_offset, acks == _ALL, leader_epoch)
     except ApiError as error:
         _fail(answer, error)
         return True
@@ -480,7 +483,7 @@ def _wait(
         return not waiting
 
     def answer(expired: bool) -> ProduceResponse:
-        for _, _, answer in waiting:
+        for *_, answer in waiting:
             _fail(answer, ApiError(ErrorCode.REQUEST_TIMED_OUT))
         return response
 

@@ -158,9 +158,7 @@ class Shard(Generic[S]):
         In another leader epoch offsets mean other records, so a partition that is led by another broker, or
         again by this one, says nothing about ours.
         """
-        if self.partition.leader_epoch != self.leader_epoch:
-            raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return self.partition.acknowledged(end, all_replicas=True)
+        return self.partition.acknowledged(end, True, self.leader_epoch)
 
     def _send(self, answers: Iterable[tuple[Reply, Any]]) -> None:
         for reply, response in answers:

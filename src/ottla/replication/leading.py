@@ -1,0 +1,92 @@
+"""What a leader does with its followers' fetches and with the answers of the controller.
+
+A follower's fetch says what it has: that moves the high watermark, and may show that the follower can join
+the in-sync set (ISR). What to ask the controller for is decided by `ReplicaState`; here the log, the clock
+and the requests that wait are brought together with it. Callers are the fetch handler and
+`broker/isr_changes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.follower_progress import FollowerFetch
+from ottla.replication.partition import Partition
+from ottla.replication.replica_state import IsrProposal
+
+
+def check_follower(partition: Partition, fetch: FollowerFetch) -> None:
+    """Refuse a follower without a replica of the partition, or whose broker has started again since."""
+    follower = partition.state.follower(fetch.broker_id)
+    if follower is None:
+        raise ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"broker {fetch.broker_id} has no replica of {partition.topic}-{partition.index}",
+        )
+    if fetch.broker_epoch < follower.broker_epoch:
+        raise ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"broker {fetch.broker_id} has started again since, with epoch {follower.broker_epoch}",
+        )
+
+
+def follower_fetched(
+    partition: Partition, fetch: FollowerFetch, leader_epoch: int, offset: int, log_start: int
+) -> bool:
+    """A follower whose log does not diverge asks for `offset`. True when the ISR may have to grow."""
+    log, state = partition.log, partition.state
+    follower = state.follower(fetch.broker_id)
+    if follower is None or not log.log_start_offset <= offset <= log.end_offset:
+        return False
+    start_before = follower.log_start_offset
+    moved = state.fetched(fetch, leader_epoch, offset, log_end=log.end_offset, log_start=log_start)
+    if moved or follower.log_start_offset != start_before:
+        partition.wake()
+    return state.may_expand
+
+
+def isr_due(
+    partition: Partition,
+    broker_epoch: Callable[[int], int | None],
+    max_lag_ms: int,
+    *,
+    check_lag: bool,
+) -> IsrProposal | None:
+    """What to ask the controller for: an ISR without followers that lag, or with some that caught up.
+
+    It is under way from now on. `broker_epoch` gives the epoch under which a broker is registered and not
+    fenced, else None.
+    """
+    state, end = partition.state, partition.log.end_offset
+    now_ms = int(partition.log.monotonic() * 1000)
+    moved = state.stop_waiting_for(
+        lambda broker, follower: (
+            broker_epoch(broker) != follower.broker_epoch
+            or not follower.is_caught_up(end, now_ms, max_lag_ms)
+        )
+    )
+    if moved:
+        partition.wake()
+    due = state.shrink_due(now_ms, max_lag_ms, end) if check_lag else None
+    due = due or state.expand_due(broker_epoch)
+    return None if due is None else state.propose(due)
+
+
+def isr_altered(
+    partition: Partition,
+    proposal: IsrProposal,
+    leader: int,
+    leader_epoch: int,
+    isr: Iterable[int],
+    partition_epoch: int,
+) -> None:
+    """The controller has answered for a proposal, with the state that holds now."""
+    partition.state.altered(proposal, leader, leader_epoch, isr, partition_epoch)
+    partition.wake()
+
+
+def isr_refused(partition: Partition, proposal: IsrProposal) -> None:
+    """The controller has refused a proposal under the epochs that are known here."""
+    state = partition.state
+    isr_altered(partition, proposal, state.leader, state.leader_epoch, state.isr, state.partition_epoch)
