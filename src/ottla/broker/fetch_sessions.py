@@ -86,6 +86,9 @@ class FetchSession:
             if told is None:
                 self._partitions[want.topic, want.partition] = _Told(want)
             else:
+                if want.current_leader_epoch != told.wanted.current_leader_epoch:
+                    # The client may have dropped what it was told in the epoch before.
+                    told.high_watermark = told.log_start_offset = -1
                 told.wanted = want
         for key in forgotten:
             self._partitions.pop(key, None)
@@ -107,8 +110,9 @@ class FetchSession:
             or told.high_watermark != high_watermark
             or told.log_start_offset != log_start_offset
         )
-        if error:
-            # Forget what was sent, so that the response after the error contains the partition as well.
+        if error or diverging:
+            # Forget what was sent, so that the response after it contains the partition as well: a follower
+            # that has to truncate its log learns no high watermark before.
             told.high_watermark = told.log_start_offset = -1
             return True
         told.high_watermark, told.log_start_offset = high_watermark, log_start_offset

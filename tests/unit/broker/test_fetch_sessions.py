@@ -47,6 +47,23 @@ def test_a_partition_whose_error_is_over_is_in_the_next_response() -> None:
     assert tell(session, "a")
 
 
+def test_the_response_after_a_divergence_tells_the_high_watermark_again() -> None:
+    session = opened(sessions(), "a")
+    tell(session, "a")
+    assert session.worth_telling(("a", 0), 0, 0, 5, 0, diverging=True)
+    assert tell(session, "a")
+    assert not tell(session, "a")
+
+
+def test_a_new_leader_epoch_is_told_the_high_watermark_again() -> None:
+    session = opened(sessions(), "a")
+    tell(session, "a")
+    session.update([wanted("a", offset=3)], [])
+    assert not tell(session, "a")
+    session.update([wanted("a", offset=3)._replace(current_leader_epoch=2)], [])
+    assert tell(session, "a")
+
+
 def test_a_partition_that_returned_records_is_read_last_next_time() -> None:
     session = opened(sessions(), "a", "b", "c")
     tell(session, "a", size=10)
