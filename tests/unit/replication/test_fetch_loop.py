@@ -205,6 +205,18 @@ async def test_the_high_watermark_is_not_learned_before_the_log_is_cut() -> None
 
 
 @in_event_loop
+async def test_the_high_watermark_is_learned_after_a_cut_though_no_record_follows() -> None:
+    leader_store, follower_store = Store(), Store()
+    for store in (leader_store, follower_store):
+        store.log.append(batch(2), 0)
+    follower_store.log.append(batch(3), 1)
+    leader, follower = led(leader_store, 2), following(follower_store, 2)
+    leader.state.high_watermark = 2
+    async with running(ScriptedLeader(leader), follower):
+        await until(lambda: (follower.end_offset, follower.high_watermark) == (2, 2))
+
+
+@in_event_loop
 async def test_an_epoch_in_which_nothing_was_written_does_not_stop_replication() -> None:
     leader, follower = led(), following()
     async with running(ScriptedLeader(leader), follower) as loop:
