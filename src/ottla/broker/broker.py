@@ -1,9 +1,9 @@
 """The broker: connects the packages to a socket and a disk, and has a beginning and an end.
 
-Start: open the logs (recovering what a crash left), join the cluster through the registry, take over the
-cluster image, then let clients in. From then on the broker follows the image: new topics get logs, deleted
-ones lose them, changed settings take effect. Stop: no new requests, answer those under way, close the logs
-cleanly so that the next start has nothing to recover.
+Start: open the logs (recovering what a crash left), register in the cluster's registry, stand for election as
+controller, take over the cluster image from the controller, then let clients in. From then on the broker
+follows the image: new topics get logs, deleted ones lose them, changed settings take effect. Stop: no new
+requests, answer those under way, close the logs cleanly so that the next start has nothing to recover.
 
 Everything from outside is handed in: configuration, clock, randomness, disk.
 """
@@ -24,12 +24,16 @@ from ottla.broker.backlog import Backlog
 from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.cleaning import Cleaning
 from ottla.broker.client_memory import ClientMemory
+from ottla.broker.controller_channel import ControllerChannel
+from ottla.broker.controller_location import ControllerLocation
 from ottla.broker.creation_rate import CreationRate
 from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_environment import BrokerGroupEnvironment
 from ottla.broker.handlers import BROKER_HANDLERS, HANDLERS, advertised_by
 from ottla.broker.image_follower import ImageChange, ImageFollower
+from ottla.broker.image_polls import ImagePolls
+from ottla.broker.image_source import ImageSource
 from ottla.broker.inspections import Inspections
 from ottla.broker.isr_changes import IsrChanges
 from ottla.broker.limits import (
@@ -44,12 +48,14 @@ from ottla.broker.log_starts import LogStarts
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.page_cache import Done
+from ottla.broker.peers import Peers
 from ottla.broker.request_scheduler import RequestScheduler, Steps
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
 from ottla.broker.watchdog import Watchdog
 from ottla.clock import Clock, SystemClock
+from ottla.cluster import layout
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import (
     BROKER_CONFIG,
@@ -57,6 +63,7 @@ from ottla.cluster.image import (
     BrokerNode,
     ClusterImage,
     Endpoint,
+    ImageDelta,
 )
 from ottla.cluster.registration import Registration
 from ottla.cluster.registry import Registry, RegistryError
@@ -64,6 +71,8 @@ from ottla.cluster.registry_backends import registry_at
 from ottla.config.values import REGISTRY_FILE, BrokerConfig, TopicConfig, topic_config, validate_topic_config
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.log_lines import ClientLog
+from ottla.peer.client import Connector
+from ottla.peer.tcp import TcpConnector
 from ottla.protocol.errors import ApiError
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replicas import Replicas
@@ -76,6 +85,8 @@ from ottla.storage.results import NotInMemory
 
 logger = logging.getLogger("ottla.broker")
 
+_SESSION_END_SECONDS = 60.0
+"""So long a broker waits at its start for the registration of its last run to end."""
 T = TypeVar("T")
 
 
@@ -93,6 +104,7 @@ class Broker:
         disk: Disk | None = None,
         sockets: Sockets | None = None,
         registry: Callable[[], Registry] | None = None,
+        connector: Connector | None = None,
     ) -> None:
         """`registry` makes a session with the registry, in place of the one that the configuration names."""
         self._static_config = config
@@ -102,6 +114,7 @@ class Broker:
         self.disk: Disk = disk or RealDisk()
         self._sockets: Sockets = sockets or SystemSockets()
         self._make_registry = registry or self._configured_registry
+        self._connector: Connector = connector or TcpConnector()
         self.node_id: int = config["node.id"]
         self.advertised = advertised_by(HANDLERS)
         self.advertised_to_brokers = advertised_by(HANDLERS | BROKER_HANDLERS)
@@ -225,7 +238,7 @@ class Broker:
         self._partitions = LocalPartitions(self.replicas, self.cleaning, self._topic_config, self.in_thread)
         self.follower = ImageFollower(
             [self._partitions.drop_deleted, self._take_settings, self._partitions.adopt_changed],
-            [self._tell_groups, self._tell_isr_changes],
+            [self._tell_peers, self._tell_groups, self._tell_isr_changes],
         )
         try:
             await self._start()
@@ -239,7 +252,7 @@ class Broker:
             if report.is_remarkable:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
         await self._join_cluster()
-        self.follower.start(self.controller.feed)
+        self.follower.start(self._image_source)
         self.isr_changes.start()
         self._maintenance.start()
         self.cleaning.start()
@@ -268,12 +281,19 @@ class Broker:
         return registry_at(self.config.registry, self.clock)
 
     async def _join_cluster(self) -> None:
-        """Become a member, and take over the image that says so."""
-        self._registry = self._make_registry()
-        await self._registry.open()
-        self._leaving.push_async_callback(self._registry.close)
+        """Register, stand for election as controller, and take over the image that shows this broker."""
+        registry = self._make_registry()
+        await registry.open()
+        self._leaving.push_async_callback(registry.close)
+        await layout.prepare(registry, self.rng)
+        await self._check_belongs_here(registry)
+        _, host, port = self.endpoints[0]
+        node = BrokerNode(self.node_id, host, port, rack=self.config["broker.rack"], endpoints=self.endpoints)
+        registration = Registration(registry, node)
+        self._leaving.push_async_callback(registration.stop)
+        await registration.start(patience=_SESSION_END_SECONDS)
         self.controller = Controller(
-            self._registry,
+            registry,
             rng=self.rng,
             broker_id=self.node_id,
             check_topic_configs=validate_topic_config,
@@ -281,26 +301,58 @@ class Broker:
         )
         self._leaving.push_async_callback(self.controller.stop)
         await self.controller.start()
-        if not self.controller.image.version:
+        await self._open_channel(registry, registration)
+        self._server.serve(self.config.listeners.inter_broker.name)  # brokers ask the controller first of all
+        if not self.controller.active and self._location.remote is None:
             # The session of this broker's last run is still the controller until it expires.
             logger.info("broker %d waits until the registry has ended an earlier session", self.node_id)
-            await self.controller.feed.after(0)
-        self._check_belongs_here(self.controller.image.cluster_id)
-        await self._handle_unclean_shutdown()
-        _, host, port = self.endpoints[0]
-        node = BrokerNode(self.node_id, host, port, rack=self.config["broker.rack"], endpoints=self.endpoints)
-        registration = Registration(self._registry, node)
-        self._leaving.push_async_callback(registration.stop)
-        await registration.start()
-        while self.node_id not in self.image.brokers:
-            await self.follower.take_next(self.controller.feed)
+        news = await self._image_source.after(0)
+        await self._handle_unclean_shutdown(leads=_leads(self.node_id, news))
+        while not self._is_member(registration.broker.epoch):
+            await self.follower.take_next(self._image_source)
 
-    async def _handle_unclean_shutdown(self) -> None:
+    async def _open_channel(self, registry: Registry, registration: Registration) -> None:
+        """The ways to the controller, here or elsewhere."""
+        self._peers = Peers(self.node_id, self.config.listeners.inter_broker.name, self._connector, self.rng)
+        self._leaving.push_async_callback(self._peers.close)
+        self._location = ControllerLocation(self.node_id, registry, self._peers)
+        self._leaving.push_async_callback(self._location.stop)
+        await self._location.start()
+        self.image_polls = ImagePolls(self.controller.feed)
+        self._leaving.callback(self.image_polls.close)
+        self.channel = ControllerChannel(
+            self.node_id,
+            self.controller,
+            self._location,
+            self._peers,
+            self.image_polls,
+            broker_epoch=lambda: registration.broker.epoch,
+            caught_up=self.caught_up,
+        )
+        self._leaving.callback(self.channel.close)
+        self._image_source = ImageSource(
+            self.node_id,
+            self.controller.feed,
+            self._location,
+            self._peers,
+            self.follower,
+            broker_epoch=lambda: registration.broker.epoch,
+            heartbeat_seconds=lambda: max(self.config["broker.heartbeat.interval.ms"], 100) / 1000,
+        )
+        self._leaving.push_async_callback(self._image_source.stop)
+        self._image_source.start()
+
+    def _is_member(self, broker_epoch: int) -> bool:
+        """The controller has taken in this registration, so that clients may come."""
+        node = self.image.brokers.get(self.node_id)
+        return node is not None and node.epoch == broker_epoch and not node.fenced
+
+    async def _handle_unclean_shutdown(self, *, leads: bool) -> None:
         """After a loss of power: begin new leader epochs, by which consumers tell new records from lost ones.
 
         Where that cannot be written now, the next start tries again.
         """
-        if self.directory.may_have_lost:
+        if self.directory.may_have_lost and leads:
             begun = (await self.controller.raise_leader_epochs(self.node_id)).results
             refusals = [refusal for refusal in begun if isinstance(refusal, ApiError)]
             if refusals:
@@ -314,9 +366,9 @@ class Broker:
                 )
         await self.in_thread(self.directory.note_boot)
 
-    def _check_belongs_here(self, cluster_id: str) -> None:
+    async def _check_belongs_here(self, registry: Registry) -> None:
         """Refuse the data of another cluster or broker: its logs would be taken for strays."""
-        ours = {"cluster.id": cluster_id, "node.id": str(self.node_id)}
+        ours = {"cluster.id": await layout.cluster_id_of(registry), "node.id": str(self.node_id)}
         try:
             found = self.directory.read_meta()
         except CorruptCheckpoint as damage:
@@ -324,7 +376,7 @@ class Broker:
                 f"{damage}; if this is the right data folder, delete that file: the broker writes a new one "
                 f"when the {REGISTRY_FILE} beside it knows the logs in the folder"
             ) from damage
-        topics = self.controller.image.topics
+        topics = set() if found else set(await registry.children(layout.TOPICS))
         unclaimed = [log.name for log in self.directory.logs.values() if log.size and log.topic not in topics]
         if not found and unclaimed:
             raise WrongFolder(
@@ -351,6 +403,8 @@ class Broker:
         await self.cleaning.stop()
         await self.groups.stop()
         self.purgatory.expire_all()
+        self.image_polls.close()
+        self.channel.close()
         self.lookups.close()
         await self._server.drain()
         await self._leave_cluster()
@@ -418,6 +472,9 @@ class Broker:
         if change.deleted_topics:
             await self.groups.forget_topics(change.deleted_topics)
 
+    async def _tell_peers(self, change: ImageChange) -> None:
+        await self._peers.follow(change.image.brokers)
+
     async def _tell_isr_changes(self, change: ImageChange) -> None:
         if change.delta.brokers:
             self.isr_changes.brokers_changed()
@@ -458,3 +515,8 @@ class Broker:
         async with self.follower.changing:  # a topic may not be deleted while its log is being made
             await self._partitions.make_missing(self.image)
             self._follow_groups(self.image)
+
+
+def _leads(node_id: int, news: ClusterImage | ImageDelta) -> bool:
+    topics = (topic for topic in news.topics.values() if topic is not None)
+    return any(state.leader == node_id for topic in topics for state in topic.partitions)

@@ -103,6 +103,11 @@ class RequestContext:
         """It came in by the listener for other brokers: a client cannot send it."""
         return self.connection.from_broker
 
+    @property
+    def forwarded_by(self) -> int | None:
+        """The broker that the client sent the request to, if that was another one."""
+        return None
+
     def describe(self) -> str:
         return f"{self.api.name} v{self.version}, {self.size} bytes, of {self.connection!r}"
 

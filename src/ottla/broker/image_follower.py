@@ -12,8 +12,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from ottla.cluster.feed import ImageFeed
 from ottla.cluster.image import ClusterImage, ImageDelta, difference
 
 logger = logging.getLogger("ottla.broker")
@@ -41,6 +41,14 @@ class ImageChange:
             for name, topic in self.delta.topics.items()
             if name in known and (topic is None or topic.id != known[name].id)
         ]
+
+
+class Source(Protocol):
+    """Where images come from."""
+
+    async def after(self, version: int) -> ImageDelta | ClusterImage:
+        """What is newer than `version`, as soon as there is something."""
+        ...
 
 
 Listener = Callable[[ImageChange], Awaitable[None]]
@@ -72,8 +80,8 @@ class ImageFollower:
         finally:
             self._versions.pop(reached, None)
 
-    def start(self, feed: ImageFeed) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._follow(feed), name="image-follower")
+    def start(self, source: Source) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._follow(source), name="image-follower")
 
     async def stop(self) -> None:
         """A change under way is finished first: threads may be making logs for it."""
@@ -83,19 +91,19 @@ class ImageFollower:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _follow(self, feed: ImageFeed) -> None:
+    async def _follow(self, source: Source) -> None:
         while True:
             try:
-                await self.take_next(feed)
+                await self.take_next(source)
             except Exception:
                 logger.exception(
                     "cannot follow the cluster from image %d on; trying again", self.image.version
                 )
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def take_next(self, feed: ImageFeed) -> None:
+    async def take_next(self, source: Source) -> None:
         """Wait for an image that is newer, and take it over."""
-        news = await feed.after(self.image.version)
+        news = await source.after(self.image.version)
         async with self.changing:
             old = self.image
             if isinstance(news, ImageDelta):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from ottla.broker.ports import Configuration, ControllerAccess, GroupAccess, ImageAccess, ImageFollowing
+from ottla.broker.ports import ChannelAccess, Configuration, GroupAccess, ImageAccess, ImageFollowing
 from ottla.cluster.topic_rules import NewTopic
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -17,9 +17,7 @@ from ottla.protocol.errors import ApiError, ErrorCode
 logger = logging.getLogger("ottla.groups")
 
 
-class OffsetsTopicCreation(
-    Configuration, ControllerAccess, GroupAccess, ImageAccess, ImageFollowing, Protocol
-):
+class OffsetsTopicCreation(ChannelAccess, Configuration, GroupAccess, ImageAccess, ImageFollowing, Protocol):
     """The topic is created by the controller, and its partitions are loaded by the group coordinator."""
 
 
@@ -37,8 +35,11 @@ async def make_offsets_topic(broker: OffsetsTopicCreation) -> None:
             "segment.bytes": str(config["offsets.topic.segment.bytes"]),
         },
     )
-    outcome = await broker.controller.create_topics([new])
-    (result,) = outcome.results
+    try:
+        outcome = await broker.channel.create_topics([new])
+        (result,) = outcome.results
+    except ApiError as error:
+        result = error
     if isinstance(result, ApiError) and result.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
         logger.error("%s cannot be created, groups have no coordinator: %s", OFFSETS_TOPIC, result.message)
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from ottla.broker.controller_channel import ControllerChannel
     from ottla.broker.dispatch import RequestContext
     from ottla.broker.request_scheduler import Steps
     from ottla.clock import Clock
@@ -57,7 +58,16 @@ class TopicNames(Protocol):
 
 class ControllerAccess(Protocol):
     @property
-    def controller(self) -> Controller: ...
+    def controller(self) -> Controller:
+        """For requests that reach a handler only at the active controller."""
+        ...
+
+
+class ChannelAccess(Protocol):
+    @property
+    def channel(self) -> ControllerChannel:
+        """The way to the controller, wherever it is."""
+        ...
 
 
 class ImageFollowing(Protocol):

@@ -99,8 +99,6 @@ class Controller:
         self._look_again = asyncio.Event()
         self._lock = asyncio.Lock()
         self._follower: asyncio.Task[None] | None = None
-        self._producer_ids: range = range(0)
-        self._next_block = asyncio.Lock()
 
     # Lifecycle
 
@@ -411,21 +409,6 @@ class Controller:
             except RegistryError as error:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return first, PRODUCER_ID_BLOCK
-
-    async def next_producer_id(self) -> int:
-        """One producer id of this broker's block; what is left of a block at the end is never used."""
-        if not self._producer_ids:
-            async with self._next_block:  # one of the callers that find it used up fetches the next
-                if not self._producer_ids:
-                    first, count = await self.allocate_producer_ids()
-                    self._producer_ids = range(first, first + count)
-                return self._take_producer_id()
-        return self._take_producer_id()
-
-    def _take_producer_id(self) -> int:
-        producer_id = self._producer_ids[0]
-        self._producer_ids = self._producer_ids[1:]
-        return producer_id
 
     # Writing
 

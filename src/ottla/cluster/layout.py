@@ -174,14 +174,17 @@ async def prepare(registry: Registry, rng: random.Random) -> None:
         Create(PRODUCER_IDS, to_bytes({"next": 0})),
     ]
     while True:
-        present = await registry.subtree("/")
-        missing = [operation for operation in wanted if operation.path not in present]
+        missing = [operation for operation in wanted if not await registry.exists(operation.path)]
         if not missing:
             return
         try:
             await registry.commit(missing)
         except (NodeExists, Ambiguous):
             continue  # another broker does the same, or we shall see whether we did: look again
+
+
+async def cluster_id_of(registry: Registry) -> str:
+    return str(from_bytes((await registry.get(CLUSTER_ID)).data)["id"])
 
 
 def epoch_data(epoch: int, write: int) -> bytes:

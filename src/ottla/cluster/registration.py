@@ -48,9 +48,27 @@ class Registration:
     def broker(self) -> BrokerNode:
         return self._broker
 
-    async def start(self) -> int:
-        """Registers; returns the broker epoch."""
-        await self._register()
+    async def start(self, *, patience: float = 0.0) -> int:
+        """Registers; returns the broker epoch.
+
+        For `patience` seconds it waits for a registration under this id to end: after a crash the session of
+        the earlier run lasts until the registry has noticed.
+        """
+        deadline = asyncio.get_running_loop().time() + patience
+        while True:
+            try:
+                gone = await self._registry.watch(broker_path(self._broker.id))
+                try:
+                    await self._register()
+                    break
+                except BrokerIdInUse as in_use:
+                    left = deadline - asyncio.get_running_loop().time()
+                    if left <= 0:
+                        raise
+                    _log.info("%s; waiting until the registry has ended an earlier session", in_use)
+                    await asyncio.wait([gone], timeout=left)
+            finally:
+                gone.cancel()
         self._keeper = asyncio.create_task(self._keep(), name="broker registration")
         return self._broker.epoch
 

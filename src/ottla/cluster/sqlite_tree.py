@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,6 +66,8 @@ T = TypeVar("T")
 
 _BUSY_SECONDS = 10.0
 """How long to wait for another process's transaction; each lasts milliseconds."""
+_WAL_ATTEMPTS = 200
+"""In that time, where SQLite does not wait by itself."""
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -109,12 +112,23 @@ class SqliteTree:
         try:
             self._execute("PRAGMA synchronous = NORMAL")
             if path:
-                self._execute("PRAGMA journal_mode = WAL")
+                self._use_write_ahead_log()
             self._make_schema()
             self._data_version = self._read_data_version()
         except BaseException:
             self._connection.close()
             raise
+
+    def _use_write_ahead_log(self) -> None:
+        """For this SQLite does not wait while another process opens or closes the file: it fails at once."""
+        for attempt in range(_WAL_ATTEMPTS):
+            try:
+                self._execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == _WAL_ATTEMPTS - 1:
+                    raise
+            time.sleep(_BUSY_SECONDS / _WAL_ATTEMPTS)
 
     def close(self) -> None:
         self._connection.close()

@@ -86,7 +86,7 @@ delete.topic.enable                   BOOLEAN true         -     high
     Allow topics to be deleted.
 min.insync.replicas                   INT     1            >=1   cluster-wide high
     Replicas that must have a record before acks=all is answered.
-unclean.leader.election.enable        BOOLEAN false        -     cluster-wide high unused
+unclean.leader.election.enable        BOOLEAN false        -     cluster-wide high
     Let a replica lead that is not in sync when no other is alive; this loses acknowledged records.
 
 # Records
@@ -210,7 +210,7 @@ auto.leader.rebalance.enable          BOOLEAN true         -     high unused
     Give leadership back to the first replica of each partition.
 leader.imbalance.check.interval.seconds  LONG  300         >=1   high unused
     How often leadership is looked at for auto.leader.rebalance.enable.
-broker.heartbeat.interval.ms          INT     2000         -     unused
+broker.heartbeat.interval.ms          INT     2000         -
     How often a broker sends a heartbeat to the controller.
 broker.session.timeout.ms             INT     9000         -     unused
     A broker that has been silent so long counts as dead.

@@ -66,7 +66,7 @@ flush.ms                        LONG    9223372036854775807  >=0
 min.insync.replicas             INT     1           >=1
     <- min.insync.replicas
     Replicas that must have a record before acks=all is answered; with fewer in sync, such writes fail.
-unclean.leader.election.enable  BOOLEAN false       - unused
+unclean.leader.election.enable  BOOLEAN false       -
     <- unclean.leader.election.enable
     Let a replica lead that is not in sync when no other is alive; this loses acknowledged records.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from ottla.broker.producer_id_block import ProducerIdBlock
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ClusterImage, ImageDelta, TopicImage
 from ottla.cluster.layout import load_image, partition_path, topic_path
@@ -299,7 +300,8 @@ async def test_producer_ids_are_never_reused() -> None:
         session = await open_session(store)
         controller = controller_of(session)
         await controller.start()
-        given += await asyncio.gather(*(controller.next_producer_id() for _ in range(400)))
+        ids = ProducerIdBlock(controller.allocate_producer_ids)
+        given += await asyncio.gather(*(ids.next() for _ in range(400)))
         await controller.stop()
         await session.close()
     assert len(set(given)) == len(given) == 1_200
@@ -310,7 +312,8 @@ async def test_producer_ids_are_never_reused() -> None:
 async def test_a_block_of_producer_ids_lasts_for_a_thousand_producers() -> None:
     async with cluster_of_one() as (registry, controller):
         before = len(registry.commits)
-        ids = await asyncio.gather(*(controller.next_producer_id() for _ in range(2_500)))
+        block = ProducerIdBlock(controller.allocate_producer_ids)
+        ids = await asyncio.gather(*(block.next() for _ in range(2_500)))
         assert sorted(ids) == list(range(2_500))
         assert len(registry.commits) - before == 3
 

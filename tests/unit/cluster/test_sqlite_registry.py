@@ -217,3 +217,11 @@ async def test_heartbeats_continue_after_any_error(tmp_path: Path) -> None:
     registry._store.look_for_others_changes = look  # type: ignore[method-assign]
     await asyncio.wait_for(looked.wait(), 10)
     await registry.close()
+
+
+async def test_several_sessions_can_open_a_new_file_at_the_same_moment(tmp_path: Path) -> None:
+    for attempt in range(10):
+        path = tmp_path / f"{attempt}.sqlite"
+        sessions = [SqliteRegistry(SqliteStore(path, durable=False), SystemClock()) for _ in range(4)]
+        await asyncio.gather(*(session.open() for session in sessions))
+        await asyncio.gather(*(session.close() for session in sessions))

@@ -11,22 +11,24 @@ from typing import Protocol
 from ottla.broker.dispatch import Handler
 from ottla.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from ottla.broker.handlers.api_versions import Advertising, api_versions
-from ottla.broker.handlers.configs import (
-    ConfigAdministration,
-    alter_configs,
-    describe_configs,
-    incremental_alter_configs,
-)
+from ottla.broker.handlers.configs import describe_configs
 from ottla.broker.handlers.consumer_groups import (
     ConsumerGroupAccess,
     consumer_group_describe,
     consumer_group_heartbeat,
+)
+from ottla.broker.handlers.controller_requests import (
+    ControllerRequests,
+    allocate_producer_ids,
+    fetch_image,
+    forward,
 )
 from ottla.broker.handlers.delete_records import RecordDeletion, delete_records
 from ottla.broker.handlers.describe_producers import describe_producers
 from ottla.broker.handlers.explain import explain_group
 from ottla.broker.handlers.fetch import RecordReading, fetch
 from ottla.broker.handlers.find_coordinator import CoordinatorLookup, find_coordinator
+from ottla.broker.handlers.forwarding import FORWARDED
 from ottla.broker.handlers.group_admin import delete_groups, describe_groups, list_groups
 from ottla.broker.handlers.group_offsets import GroupOffsetAccess, offset_commit, offset_delete, offset_fetch
 from ottla.broker.handlers.groups import GroupMembership, heartbeat, join_group, leave_group, sync_group
@@ -41,7 +43,6 @@ from ottla.broker.handlers.metadata import (
 from ottla.broker.handlers.offsets import OffsetLookup, list_offsets, offset_for_leader_epoch
 from ottla.broker.handlers.produce import RecordWriting, produce
 from ottla.broker.handlers.producer_ids import ProducerIdAllocation, init_producer_id
-from ottla.broker.handlers.topics import TopicAdministration, create_partitions, create_topics, delete_topics
 from ottla.protocol.apis import APIS
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
@@ -49,8 +50,8 @@ from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 class HandlerPorts(
     Advertising,
     ClusterDescription,
-    ConfigAdministration,
     ConsumerGroupAccess,
+    ControllerRequests,
     CoordinatorLookup,
     GroupMembership,
     GroupOffsetAccess,
@@ -61,7 +62,6 @@ class HandlerPorts(
     RecordDeletion,
     RecordReading,
     RecordWriting,
-    TopicAdministration,
     Protocol,
 ):
     """What the handlers use of the broker."""
@@ -82,8 +82,6 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     15: describe_groups,
     16: list_groups,
     18: api_versions,
-    19: create_topics,
-    20: delete_topics,
     21: delete_records,
     22: init_producer_id,
     23: offset_for_leader_epoch,
@@ -91,11 +89,8 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     30: create_acls,
     31: delete_acls,
     32: describe_configs,
-    33: alter_configs,
     35: describe_log_dirs,
-    37: create_partitions,
     42: delete_groups,
-    44: incremental_alter_configs,
     47: offset_delete,
     60: describe_cluster,
     61: describe_producers,
@@ -105,10 +100,15 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     1000: describe_log_state,
     1001: compact_logs,
     1002: explain_group,
+    **FORWARDED,
 }
 
 
-BROKER_HANDLERS: dict[int, Handler[HandlerPorts]] = {}
+BROKER_HANDLERS: dict[int, Handler[HandlerPorts]] = {
+    67: allocate_producer_ids,
+    1100: fetch_image,
+    1101: forward,
+}
 """What brokers ask of each other, on the listener for other brokers only."""
 
 

@@ -4,7 +4,7 @@ Four kinds of resources have them: topics, brokers (one by its number, all by th
 loggers of this process. Describing reads the broker's configuration and the cluster image. Altering checks
 against the table, hands each resource's change to the controller as a function of what it has at that moment,
 so that no two clients overwrite each other, and answers when this broker has taken over the outcome: from
-then on the change is in force here.
+then on the change is in force here. A broker that is not the controller forwards it (`forwarding`).
 
 Each resource succeeds or fails for itself; a resource named twice fails. Bad values are INVALID_CONFIG for
 topics and groups and INVALID_REQUEST for brokers, as in Kafka. AlterConfigs replaces all that a resource had.
@@ -186,13 +186,13 @@ def _describe(broker: ConfigAdministration, kind: int, name: str, wanted: _Keys)
     if kind == BROKER:
         if not name:
             return describe_cluster(broker.config, wanted)
-        _check_is_here(broker, name)
+        _check_is_here(broker.node_id, name)
         return describe_broker(broker.config, wanted)
     if kind == GROUP:
         return describe_group(broker.config, broker.image.config(GROUP, name), wanted)
     if kind == LOGGER:
         _check_named(name, "broker")
-        _check_is_here(broker, name)
+        _check_is_here(broker.node_id, name)
         return [
             Entry(n, level, [(n, level, Source.LOGGER)], kind=Type.UNKNOWN, doc="")
             for n, level in log_levels().items()
@@ -293,7 +293,7 @@ async def _alter(
     await broker.caught_up(version)
     if changed:
         text = "%s changed the configuration of %s"
-        broker.client_log.info(logger, context.connection.address, text, context.peer, listed(changed))
+        broker.client_log.info(logger, context.address, text, context.peer, listed(changed))
     return errors
 
 
@@ -308,6 +308,7 @@ def _changes(
     context: RequestContext,
 ) -> Steps[tuple[list[ApiError | None], dict[_Target, _Change], dict[_Target, int]]]:
     """What is wrong with each resource, how to change the others, and where these stand in the request."""
+    node_id = broker.node_id if context.forwarded_by is None else context.forwarded_by
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     errors: list[ApiError | None] = []
     changes: dict[_Target, _Change] = {}
@@ -323,8 +324,8 @@ def _changes(
             if kind == LOGGER:
                 edit({})
                 continue
-            target = kind, _check_target(broker, kind, name)
-            change = _checked_change(broker, target, edit, context.connection.address)
+            target = kind, _check_target(node_id, kind, name)
+            change = _checked_change(broker, node_id, target, edit, context.address)
             change(broker.image.config(*target))  # refuse early what is refused in any case
             if kind == TOPIC and name not in broker.image.topics:
                 raise _no_topic(name)
@@ -336,9 +337,9 @@ def _changes(
 
 
 def _checked_change(
-    broker: ConfigAdministration, target: tuple[int, str], edit: Edit, address: str
+    broker: ConfigAdministration, node_id: int, target: tuple[int, str], edit: Edit, address: str
 ) -> Callable[[Mapping[str, str]], Mapping[str, str | None]]:
-    """The edit with the checks of its kind of resource behind it."""
+    """The edit with the checks of its kind of resource behind it. `node_id` is the broker that was asked."""
     kind, name = target
 
     def change(present: Mapping[str, str]) -> Mapping[str, str | None]:
@@ -352,7 +353,7 @@ def _checked_change(
             asked = {key: text for key, text in changed.items() if text is not None}
             validate_broker_config(asked, cluster_wide=not name)
             if _ADDRESS_LIMITS & changed.keys():
-                stored = broker.image.config(BROKER, str(broker.node_id) if not name else "")
+                stored = broker.image.config(BROKER, str(node_id) if not name else "")
                 layers = (stored, new) if name else (new, stored)
                 check_lets_in(broker.config.with_dynamic(*layers), address)
         return changed
@@ -360,14 +361,14 @@ def _checked_change(
     return change
 
 
-def _check_target(broker: ConfigAdministration, kind: int, name: str) -> str:
+def _check_target(node_id: int, kind: int, name: str) -> str:
     """The name under which the resource is kept; `ApiError` if there can be no such resource."""
     if kind == TOPIC:
         _check_named(name, "topic")
         check_name(name)
         return name
     if kind == BROKER:
-        return str(_check_is_here(broker, name)) if name else ""
+        return str(_check_is_here(node_id, name)) if name else ""
     if kind == GROUP:
         _check_named(name, "group")
         return name
@@ -386,7 +387,7 @@ def _log_level_edit(
 ) -> Edit:
     """Log levels belong to this process alone, so they change here and now."""
     _check_named(name, "broker")
-    _check_is_here(broker, name)
+    _check_is_here(broker.node_id, name)
     check_no_twice(key for key, _, _ in steps)
     for key, operation, level in steps:
         if operation not in (Operation.SET, Operation.DELETE) or (
@@ -406,16 +407,14 @@ def _log_level_edit(
 # -- what can be configured ---------------------------------------------------------------------------------
 
 
-def _check_is_here(broker: ConfigAdministration, name: str) -> int:
-    """The number of a broker, which must be this one: no other knows its configuration."""
+def _check_is_here(node_id: int, name: str) -> int:
+    """The number of a broker, which must be the one that was asked: no other knows its configuration."""
     try:
         number = int(name)
     except ValueError:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"A broker is named by its number, not {name!r}.") from None
-    if number != broker.node_id:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"This is broker {broker.node_id}; ask broker {number} itself."
-        )
+    if number != node_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"This is broker {node_id}; ask broker {number} itself.")
     return number
 
 

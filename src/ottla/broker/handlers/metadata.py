@@ -23,9 +23,9 @@ from ottla.broker.creation_rate import CreationRate
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.portions import in_portions
 from ottla.broker.ports import (
+    ChannelAccess,
     ClientLogging,
     Configuration,
-    ControllerAccess,
     ImageAccess,
     ImageFollowing,
     SlicedWork,
@@ -62,7 +62,7 @@ logger = logging.getLogger("ottla.metadata")
 
 
 class ClusterDescription(
-    ClientLogging, Configuration, ControllerAccess, ImageAccess, ImageFollowing, SlicedWork, Time, Protocol
+    ChannelAccess, ClientLogging, Configuration, ImageAccess, ImageFollowing, SlicedWork, Time, Protocol
 ):
     """The cluster, and the topics that come to be because a client asked for them."""
 
@@ -171,9 +171,13 @@ async def _create_first(
             per_minute,
         )
     if missing:
-        version, results = 0, []
+        version, results = 0, list[str | ApiError]()
         for some in in_portions(missing, _CREATED_AT_A_TIME):
-            outcome = await broker.controller.create_topics([NewTopic(name) for name in some])
+            try:
+                outcome = await broker.channel.create_topics([NewTopic(name) for name in some])
+            except ApiError as error:  # there is no controller, or it does not answer
+                results += [error] * len(some)
+                continue
             version = outcome.version
             results += outcome.results
             await asyncio.sleep(0)  # where nothing is to be written, nothing else gives way

@@ -17,7 +17,7 @@ import logging
 from typing import Protocol
 
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.ports import ClientLogging, Configuration, ControllerAccess
+from ottla.broker.ports import ChannelAccess, ClientLogging, Configuration
 from ottla.printable import shown
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -27,7 +27,7 @@ logger = logging.getLogger("ottla.producer_ids")
 NONE = -1
 
 
-class ProducerIdAllocation(ClientLogging, Configuration, ControllerAccess, Protocol):
+class ProducerIdAllocation(ChannelAccess, ClientLogging, Configuration, Protocol):
     """Ids come from the controller."""
 
 
@@ -38,7 +38,7 @@ async def init_producer_id(
     if error is not None:
         return InitProducerIdResponse(error_code=error, producer_id=NONE, producer_epoch=NONE)
     try:
-        producer_id = await broker.controller.next_producer_id()
+        producer_id = await broker.channel.next_producer_id()
     except ApiError as failure:
         text = "no producer id for %s: %s"
         address = context.connection.address

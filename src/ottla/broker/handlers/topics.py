@@ -1,8 +1,10 @@
 """CreateTopics (19), DeleteTopics (20) and CreatePartitions (37): asking the controller for change.
 
+A broker that is not the controller forwards these requests (`forwarding`).
 Each topic of a request succeeds or fails for itself. The handlers sort out what the wire allows and the
 controller does not (a topic named twice, a name beside an id), hand the rest over in portions, and answer
-when this broker has taken over the outcome, so that the client's next Metadata request shows it.
+when this broker has taken over the outcome, so that the client's next Metadata request shows it, and the
+leaders of new partitions have too, if that does not take long.
 
 Version notes. CreateTopics 5 answers the topic's whole configuration, each value with its source.
 DeleteTopics 6 names topics by name or id, before that there are names only. Results stand in the order of the
@@ -21,10 +23,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from ottla.broker.controller_channel import LEADERS_SECONDS
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.portions import MAX_CHANGES, TOO_MANY_PARTITIONS, in_portions
-from ottla.broker.ports import Configuration, ControllerAccess, ImageAccess, ImageFollowing, SlicedWork
+from ottla.broker.ports import (
+    ChannelAccess,
+    Configuration,
+    ControllerAccess,
+    ImageAccess,
+    ImageFollowing,
+    SlicedWork,
+)
 from ottla.broker.request_scheduler import Steps
+from ottla.cluster.image import TopicImage
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC, MorePartitions, NewTopic, PlannedTopic
 from ottla.config.keys import show
 from ottla.config.table import TOPIC_KEYS
@@ -56,7 +67,9 @@ _AT_A_TIME = 100
 """Topics, or partitions of new topics, that are changed together; other requests are served in between."""
 
 
-class TopicAdministration(Configuration, ControllerAccess, ImageAccess, ImageFollowing, SlicedWork, Protocol):
+class TopicAdministration(
+    ChannelAccess, Configuration, ControllerAccess, ImageAccess, ImageFollowing, SlicedWork, Protocol
+):
     """Topics are changed by the controller; the answer leaves when the change counts here."""
 
 
@@ -78,7 +91,19 @@ async def create_topics(
             outcomes += outcome.results
             await asyncio.sleep(0)  # where nothing is to be written, nothing else gives way
         await broker.caught_up(version)
+        if not request.validate_only:
+            made = (result.topic for result in outcomes if not isinstance(result, ApiError))
+            await _leaders_follow(broker, version, made, request.timeout_ms)
     return await broker.in_slices(_creation(broker, asked, outcomes, named, context.version), context)
+
+
+async def _leaders_follow(
+    broker: TopicAdministration, version: int, topics: Iterable[TopicImage], timeout_ms: int
+) -> None:
+    """Clients go from the answer to the leaders, which should know their partitions by then."""
+    leaders = {state.leader for topic in topics for state in topic.partitions}
+    timeout = min(max(timeout_ms, 0) / 1000, LEADERS_SECONDS)
+    await broker.channel.leaders_follow(version, leaders, timeout)
 
 
 def _too_many_partitions(broker: TopicAdministration, topics: Sequence[CreatableTopic]) -> bool:
@@ -277,6 +302,7 @@ async def create_partitions(
     ]
     asked = [topic for topic in request.topics if named[topic.name] == 1]
     version = 0
+    grown: list[TopicImage] = []
     for some in in_portions(asked, _AT_A_TIME):
         outcome = await broker.controller.create_partitions(
             [_more_partitions(topic) for topic in some], validate_only=request.validate_only
@@ -286,9 +312,13 @@ async def create_partitions(
             answer = CreatePartitionsTopicResult(name=topic.name)
             if isinstance(result, ApiError):
                 answer.error_code, answer.error_message = result.code, result.message
+            else:
+                grown.append(result)
             results.append(answer)
         await asyncio.sleep(0)
     await broker.caught_up(version)
+    if not request.validate_only:
+        await _leaders_follow(broker, version, grown, request.timeout_ms)
     return CreatePartitionsResponse(results=results)
 
 

@@ -158,6 +158,7 @@ class SimulatedBroker:
             disk=self.disk,
             sockets=SimulatedSockets(world.network, self.host),
             registry=lambda: world.registry.connect(self.name),
+            connector=SimulatedConnector(world.network, self.host),
         )
         self.broker = broker
         self.starts += 1
