@@ -70,6 +70,11 @@ class Maintenance:
             _Chore("flushing", self._flush_interval, self._flush),
             _Chore("checkpointing", ms("log.flush.offset.checkpoint.interval.ms"), self._checkpoint),
             _Chore(
+                "checkpointing high watermarks",
+                ms("replica.high.watermark.checkpoint.interval.ms"),
+                self._checkpoint_high_watermarks,
+            ),
+            _Chore(
                 "forgetting producers", ms("producer.id.expiration.check.interval.ms"), self._expire_producers
             ),
             _Chore("counting producers", lambda: _COUNT_PRODUCERS, self._bound_producers),
@@ -159,6 +164,12 @@ class Maintenance:
     async def _checkpoint(self) -> None:
         marks = {(p.topic, p.index): p.high_watermark for p in self._replicas}
         await self._in_thread(lambda: self._directory.checkpoint(marks))
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        """For partitions with other replicas: a lone replica's whole log counts when it is opened."""
+        if any(len(partition.state.replicas) > 1 for partition in self._replicas):
+            marks = {(p.topic, p.index): p.high_watermark for p in self._replicas}
+            await self._in_thread(lambda: self._directory.checkpoint_high_watermarks(marks))
 
     async def _expire_producers(self) -> None:
         now_ms = self._clock.now_ms()

@@ -202,7 +202,7 @@ replica.fetch.backoff.ms              INT     1000         >=0
     Pause of a follower after an error.
 replica.socket.timeout.ms             INT     30000        -     high
     Longest time a follower waits for its leader's answer.
-replica.high.watermark.checkpoint.interval.ms  LONG  5000  >=1   high unused
+replica.high.watermark.checkpoint.interval.ms  LONG  5000  >=1   high
     How often high watermarks are written down.
 num.replica.fetchers                  INT     1            >=1   cluster-wide high unused
     Connections over which a follower fetches from one leader.

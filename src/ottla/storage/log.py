@@ -103,6 +103,7 @@ class Log:
         self.truncations = 0  # what was read before the log was cut need not be what is there now
         self.swapping = False  # cleaned segments are taking their places: nothing may be deleted meanwhile
         self.on_lower_recovery_point: Callable[[], None] | None = None  # has it written before a truncation
+        self.on_cut: Callable[[int], None] | None = None  # is told of the new end before a truncation
         self.flush_seconds: SharedHistogram | None = None  # takes how long each flush spent on syncing
         is_new = recovery_point == 0
         self._clock = clock
@@ -684,6 +685,7 @@ class Log:
             self.truncate_fully(self.log_start_offset)
             return True
         with self._guard("truncate"):
+            self._before_cut(cut.end_offset)
             self._lower_recovery_point(cut.end_offset)
             with self._lock:
                 self._row.cut(cut, self._removal_ms())
@@ -699,6 +701,7 @@ class Log:
         self._check_online()
         assert self._slow is None, "a log is not cut while it is written to"
         with self._guard("truncate"):
+            self._before_cut(start_offset)
             self._lower_recovery_point(min(start_offset, self.recovery_point))
             with self._lock:
                 self._row.start_empty(start_offset, self._removal_ms())
@@ -707,6 +710,10 @@ class Log:
                 self.truncations += 1
         self.leader_epochs.clear()
         self._flushing.write_epochs()
+
+    def _before_cut(self, end_offset: int) -> None:
+        if self.on_cut is not None:
+            self.on_cut(end_offset)
 
     def _lower_recovery_point(self, offset: int) -> None:
         """Before anything is cut: a start must never believe that what follows the cut has been synced."""

@@ -155,9 +155,13 @@ class LogDirectory:
         if any(marks.get(key, 0) > log.end_offset for key, log in self.logs.items() if log.failure is None):
             self._write_high_watermarks(marks)
 
+    def _lower_high_watermark(self, key: TopicPartition, end_offset: int) -> None:
+        """Before a log is cut below it, by an unclean election: a start would miss what was cut."""
+        if self._marks.get(key, 0) > end_offset:
+            self._write_high_watermarks({**self._marks, key: end_offset})
+
     def _write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """A log may have been deleted and made again since the marks were taken."""
-        self._marks = marks
         self._checkpoints.write_offsets(
             HIGH_WATERMARKS,
             lambda: {
@@ -166,6 +170,7 @@ class LogDirectory:
                 if (log := self.logs.get(key)) is not None
             },
         )
+        self._marks = marks
 
     def _forget_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A partition whose folder is gone begins empty: no later start may believe that it was longer."""
@@ -305,6 +310,7 @@ class LogDirectory:
             failure=failure,
         )
         log.on_lower_recovery_point = self._checkpoint_recovery_points
+        log.on_cut = lambda end_offset: self._lower_high_watermark(key, end_offset)
         log.flush_seconds = self._flush_seconds
         return log
 
@@ -465,6 +471,11 @@ class LogDirectory:
         self.checkpoint_log_starts()
         if high_watermarks is not None:
             self._write_high_watermarks(high_watermarks)
+
+    def checkpoint_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
+        """Write up to where records are committed, unless that is what was written last. Blocks."""
+        if marks != self._marks:
+            self._write_high_watermarks(marks)
 
     def checkpoint_cleaned(self) -> None:
         """Write up to where the logs are compacted. Blocks."""

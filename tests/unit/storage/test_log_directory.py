@@ -47,6 +47,32 @@ def test_partitions_are_found_again() -> None:
     assert again.was_clean
 
 
+@pytest.mark.parametrize("cut", ["truncate_to", "truncate_fully"])
+def test_a_log_that_was_cut_below_its_high_watermark_opens_after_a_kill(cut: str) -> None:
+    """A follower of an unclean leader cuts what it had taken for committed."""
+    store = Store()
+    for _ in range(9):
+        store.log.append(batch(1), 0)
+    store.directory.checkpoint_high_watermarks({("topic", 0): 8})
+    getattr(store.log, cut)(5)
+    log = store.crash()
+    assert log.failure is None and log.end_offset == 5
+    assert store.directory.high_watermarks == {("topic", 0): 5}
+
+
+def test_high_watermarks_are_written_when_they_have_changed() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    store = Store(disk)
+    store.log.append(batch(3), 0)
+    written: list[str] = []
+    disk.before_write = lambda path: written.append(path.name)
+    counts = []
+    for mark in (1, 1, 2):
+        store.directory.checkpoint_high_watermarks({("topic", 0): mark})
+        counts.append(len(written))
+    assert 0 < counts[0] == counts[1] < counts[2]
+
+
 def test_foreign_files_and_folders_are_left_alone() -> None:
     store = Store()
     store.disk.replace(ROOT / "notes.txt", b"mine", sync=True)
