@@ -49,6 +49,7 @@ from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
 from ottla.broker.page_cache import Done
 from ottla.broker.peers import Peers
+from ottla.broker.replica_fetching import PeerLeader, ReplicaFetching
 from ottla.broker.request_scheduler import RequestScheduler, Steps
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
@@ -236,9 +237,16 @@ class Broker:
             rebalance_seconds=self.metrics.rebalance_seconds,
         )
         self._partitions = LocalPartitions(self.replicas, self.cleaning, self._topic_config, self.in_thread)
+        self.fetching = ReplicaFetching(
+            self.node_id,
+            self.replicas,
+            lambda leader: PeerLeader(self._peers, leader),
+            self._broker_epoch,
+            lambda: self.config,
+        )
         self.follower = ImageFollower(
             [self._partitions.drop_deleted, self._take_settings, self._partitions.adopt_changed],
-            [self._tell_peers, self._tell_groups, self._tell_isr_changes],
+            [self._tell_peers, self.fetching.follow, self._tell_groups, self._tell_isr_changes],
         )
         try:
             await self._start()
@@ -407,6 +415,7 @@ class Broker:
         self.channel.close()
         self.lookups.close()
         await self._server.drain()
+        await self.fetching.stop()
         await self._leave_cluster()
         self.inspections.close()
         await self.replicas.end_writes()
@@ -427,6 +436,7 @@ class Broker:
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self.groups.stop()
+        await self.fetching.stop()
         await self._leave_cluster()
         self._writers.shutdown(
             cancel_futures=True
@@ -479,6 +489,11 @@ class Broker:
         if change.delta.brokers:
             self.isr_changes.brokers_changed()
 
+    def _broker_epoch(self) -> int:
+        """Of this broker's registration, as the image has it; -1 when it does not."""
+        node = self.image.brokers.get(self.node_id)
+        return -1 if node is None else node.epoch
+
     def _follow_groups(self, image: ClusterImage) -> None:
         """Tell the group coordinator which of its partitions are led here."""
         topic = image.topics.get(OFFSETS_TOPIC)
@@ -514,6 +529,7 @@ class Broker:
     async def _make_missing_logs(self) -> None:
         async with self.follower.changing:  # a topic may not be deleted while its log is being made
             await self._partitions.make_missing(self.image)
+            await self.fetching.place_missing(self.image)
             self._follow_groups(self.image)
 
 

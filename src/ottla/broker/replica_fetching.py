@@ -9,21 +9,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.image_follower import ImageChange
+from ottla.broker.peers import Peers
 from ottla.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
 from ottla.config.values import BrokerConfig
+from ottla.protocol.schema import Request
 from ottla.replication.fetch_loop import FetchLoop, Leader
 from ottla.replication.fetch_plan import FetchSettings, Key
 from ottla.replication.partition import Partition
 
+FETCHES = "fetches"
+"""What the connections to leaders are used for: an answer may take long, so nothing else goes over them."""
 _PLACED_AT_A_TIME = 500
 """Partitions that are given to their loops in one iteration of the event loop."""
 
 
 class HeldReplicas(Protocol):
     def held(self, topic: str, index: int) -> Partition | None: ...
+
+
+class PeerLeader:
+    """A broker that leads partitions, found under the address that it has now."""
+
+    def __init__(self, peers: Peers, broker_id: int) -> None:
+        self._peers = peers
+        self._broker_id = broker_id
+
+    async def call(self, request: Request, *, timeout: float) -> Any:
+        return await self._peers.client(self._broker_id, FETCHES).call(request, timeout=timeout)
 
 
 class _Place(NamedTuple):
