@@ -53,6 +53,9 @@ class Isolation(IntEnum):
     """What belongs to no open transaction, besides."""
 
 
+_LOG_END, _HIGH_WATERMARK, _LAST_STABLE_OFFSET = Isolation
+
+
 class PartitionRead(NamedTuple):
     """What a fetch learns: a slice of a file, not bytes, and where the partition stands."""
 
@@ -435,18 +438,18 @@ class Partition:
         log = self.log
         high_watermark = self.state.high_watermark
         stable = log.last_stable_offset(high_watermark)
-        if isolation is Isolation.HIGH_WATERMARK:
+        if isolation is _HIGH_WATERMARK:
             limit = high_watermark
         else:
-            limit = stable if isolation is Isolation.LAST_STABLE_OFFSET else log.end_offset
+            limit = stable if isolation is _LAST_STABLE_OFFSET else log.end_offset
         records = log.read(offset, max_bytes, limit, at_least_one, wait=wait)
         return PartitionRead(records, high_watermark, stable, log.log_start_offset)
 
     def end_for(self, isolation: Isolation) -> int:
         """The offset behind the last record that such a reader may see."""
-        if isolation is Isolation.LOG_END:
+        if isolation is _LOG_END:
             return self.log.end_offset
-        return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
+        return self.high_watermark if isolation is _HIGH_WATERMARK else self.last_stable_offset
 
     @property
     def knows_high_watermark(self) -> bool:

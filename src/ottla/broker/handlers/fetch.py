@@ -38,7 +38,6 @@ from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
-    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -59,6 +58,7 @@ _MANY = 256
 """A fetch of so many partitions is worked on in slices."""
 _PAUSE_AFTER = 64
 _READ_COMMITTED = 1
+_LOG_END, _HIGH_WATERMARK, _LAST_STABLE_OFFSET = Isolation
 _BY_ID = 13
 _NAMES_THE_LEADER = 16
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -208,7 +208,7 @@ class _Fetch:
         self._by_id = context.version >= _BY_ID
         self._names_the_leader = context.version >= _NAMES_THE_LEADER
         committed_only = request.isolation_level == _READ_COMMITTED
-        self._isolation = Isolation.LAST_STABLE_OFFSET if committed_only else Isolation.HIGH_WATERMARK
+        self._isolation = _LAST_STABLE_OFFSET if committed_only else _HIGH_WATERMARK
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._follower: FollowerFetch | None = None
@@ -225,7 +225,7 @@ class _Fetch:
         self.enough = False
 
     def _is_of(self, replica_id: int, broker_epoch: int, from_broker: bool) -> None:
-        self._isolation = Isolation.LOG_END
+        self._isolation = _LOG_END
         if not from_broker:
             self._refused = ApiError(
                 ErrorCode.TOPIC_AUTHORIZATION_FAILED, "followers fetch on the listener for other brokers"
@@ -338,7 +338,7 @@ class _Fetch:
                         last_stable_offset=partition.last_stable_offset,
                         log_start_offset=partition.log_start_offset,
                         diverging_epoch=EpochEndOffset(epoch=parted[0], end_offset=parted[1]),
-                        aborted_transactions=self._aborted_transactions(),
+                        aborted_transactions=[] if self._isolation is _LAST_STABLE_OFFSET else None,
                         records=b"",
                     )
             if self._follower is not None and place >= self._counted:
@@ -361,12 +361,9 @@ class _Fetch:
             high_watermark=high_watermark,
             last_stable_offset=stable,
             log_start_offset=start,
-            aborted_transactions=self._aborted_transactions(),
+            aborted_transactions=[] if self._isolation is _LAST_STABLE_OFFSET else None,
             records=b"" if records is None else records,
         )
-
-    def _aborted_transactions(self) -> list[AbortedTransaction] | None:
-        return [] if self._isolation is Isolation.LAST_STABLE_OFFSET else None
 
     def _refusal(self, want: Wanted, error: ApiError) -> PartitionData:
         refusal = PartitionData(
@@ -395,7 +392,7 @@ class _Fetch:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = known
         partition = self._broker.replicas.leader(name, want.partition, want.current_leader_epoch)
-        if self._isolation is Isolation.LOG_END:
+        if self._isolation is _LOG_END:
             if self._follower is None:
                 assert self._refused is not None
                 raise self._refused
@@ -404,7 +401,7 @@ class _Fetch:
 
     def _key(self, partition: Partition) -> Hashable:
         """What a reader of the partition waits for."""
-        return partition.log_end if self._isolation is Isolation.LOG_END else partition
+        return partition.log_end if self._isolation is _LOG_END else partition
 
     def wait(self, seconds: float) -> _Later:
         def ready() -> bool:
