@@ -6,7 +6,7 @@ to know and raises ApiError for what the broker refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -18,6 +18,7 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -39,6 +40,8 @@ DEFAULT_SOURCE = 5
 SOURCES = {1: "topic", 2: "broker, dynamic", 3: "cluster, dynamic", 4: "broker file", 5: "default"}
 
 _SET, _DELETE = 0, 1
+_MIN_ISR = "min.insync.replicas"
+_TOPICS_AT_A_TIME = 500
 
 
 class Setting(NamedTuple):
@@ -100,6 +103,29 @@ def topic_settings(wire: Wire, name: str) -> list[Setting]:
     result = response.results[0]
     check(result.error_code, result.error_message)
     return sorted(Setting(c.name, c.value, c.config_source) for c in result.configs)
+
+
+def min_in_sync_replicas(wire: Wire, names: Sequence[str]) -> dict[str, int]:
+    """min.insync.replicas of topics. A topic that is deleted meanwhile is left out."""
+    found = {}
+    for start in range(0, len(names), _TOPICS_AT_A_TIME):
+        resources = [
+            DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=[_MIN_ISR])
+            for name in names[start : start + _TOPICS_AT_A_TIME]
+        ]
+        response: DescribeConfigsResponse = wire.call(DescribeConfigsRequest(resources=resources))
+        for result in response.results:
+            for config in result.configs:
+                if config.name == _MIN_ISR and config.value is not None:
+                    found[result.resource_name] = int(config.value)
+    return found
+
+
+def describe_cluster(wire: Wire) -> DescribeClusterResponse:
+    """The brokers, fenced ones included where the broker knows the word, and the controller."""
+    response: DescribeClusterResponse = wire.call(DescribeClusterRequest(include_fenced_brokers=True))
+    check(response.error_code, response.error_message)
+    return response
 
 
 def replica_sizes(wire: Wire) -> dict[tuple[int, str, int], int]:
