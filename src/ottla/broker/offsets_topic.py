@@ -1,7 +1,8 @@
 """Creates `__consumer_offsets` at the first request for a coordinator.
 
-It is compacted, so that it keeps the last record of each key. The replication factor is the configured one,
-or the number of brokers if that is smaller: a single broker has groups too.
+It is compacted, so that it keeps the last record of each key. The replication factor is the configured one.
+Where none is configured it is the default, or the number of brokers if that is smaller: a single broker has
+groups too.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ class OffsetsTopicCreation(ChannelAccess, Configuration, GroupAccess, ImageAcces
 async def make_offsets_topic(broker: OffsetsTopicCreation) -> None:
     """Returns when the topic is there and what is led here is loaded. ApiError if it cannot be made."""
     config = broker.config
-    wanted: int = config["offsets.topic.replication.factor"]
+    replicas: int = config["offsets.topic.replication.factor"]
+    if config.is_default("offsets.topic.replication.factor"):
+        replicas = min(replicas, max(len(broker.image.brokers), 1))
     new = NewTopic(
         OFFSETS_TOPIC,
         partitions=config["offsets.topic.num.partitions"],
-        replication_factor=min(wanted, max(len(broker.image.brokers), 1)),
+        replication_factor=replicas,
         configs={
             "cleanup.policy": "compact",
             "compression.type": "producer",

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ottla.storage.files import Disk
     from ottla.testing.in_process import InProcessBroker
+    from ottla.testing.in_process_cluster import InProcessCluster
 
-__all__ = ["broker"]
+__all__ = ["broker", "cluster"]
 
 
 def broker(
@@ -44,12 +45,45 @@ def broker(
     """
     from ottla.testing.in_process import InProcessBroker
 
-    by_keyword = {name.replace("_", "."): value for name, value in more_settings.items()}
-    partitions = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
     return InProcessBroker(
-        topics=partitions,
+        topics=_partitions(topics),
         data=None if data is None else Path(data),
         disk=disk,
         network=network,
-        settings={**(settings or {}), **by_keyword},
+        settings={**(settings or {}), **_by_name(more_settings)},
     )
+
+
+def cluster(
+    brokers: int = 3,
+    *,
+    topics: Mapping[str, int] | Iterable[str] = (),
+    data: str | Path | None = None,
+    network: bool = False,
+    settings: Mapping[str, object] | None = None,
+    **more_settings: object,
+) -> InProcessCluster:
+    """A cluster of several brokers to use in a `with` statement; their ids begin with 1.
+
+    New topics have three replicas, or as many as there are brokers, and with three brokers acks=all waits for
+    two. `network` puts a network before and between the brokers: `cluster.cut(2)`. The rest is as for
+    `broker`, with the settings for all brokers alike.
+    """
+    from ottla.testing.in_process_cluster import InProcessCluster
+
+    return InProcessCluster(
+        brokers,
+        topics=_partitions(topics),
+        data=None if data is None else Path(data),
+        network=network,
+        settings={**(settings or {}), **_by_name(more_settings)},
+    )
+
+
+def _partitions(topics: Mapping[str, int] | Iterable[str]) -> dict[str, int]:
+    return dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+
+
+def _by_name(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings that were given as keywords."""
+    return {name.replace("_", "."): value for name, value in settings.items()}

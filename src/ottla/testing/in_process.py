@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from ottla.broker.broker import Broker
 from ottla.config.values import BrokerConfig
+from ottla.peer.client import Connector
 from ottla.protocol.errors import ApiError, error_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol_client.wire import Wire
@@ -45,8 +46,13 @@ class InProcessBroker:
         disk: Disk | None,
         network: bool,
         settings: Mapping[str, object],
+        peer_port: int = 0,
+        connector: Connector | None = None,
     ) -> None:
+        """`peer_port` is for the other brokers of its cluster, and `connector` leads to them."""
         self._topics = topics
+        self._peer_port = peer_port
+        self._connector = connector
         self._disk = disk
         self._settings = {name: _text(value) for name, value in settings.items()}
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-test-") if data is None else None
@@ -110,14 +116,14 @@ class InProcessBroker:
             raise RuntimeError(f"{self!r} runs already")
         config = BrokerConfig.load(
             overrides={
-                "listeners": f"PLAINTEXT://{self.direct_servers}",
+                "listeners": f"PLAINTEXT://{self.direct_servers},INTERNAL://{HOST}:{self._peer_port}",
                 "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
                 "log.dirs": str(self.data),
                 "group.initial.rebalance.delay.ms": str(FIRST_REBALANCE_DELAY_MS),
                 **self._settings,
             }
         )
-        broker = Broker(config, disk=self._disk)
+        broker = Broker(config, disk=self._disk, connector=self._connector)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._run, args=(self._loop,), name="ottla-broker", daemon=True

@@ -1,8 +1,9 @@
 """The pytest plugin: fixtures with a real broker in the test's own process.
 
-`ottla_broker` is fresh for each test. `ottla_session_broker` is one for the whole session (under xdist: one
-per worker), for tests that keep apart by topic name. `ottla_pipeline` makes test drivers of pipelines, on
-`ottla_spark`, one Spark session for all tests. Nothing is imported before a test asks for a fixture.
+`ottla_broker` and `ottla_cluster` are fresh for each test. `ottla_session_broker` is one for the whole
+session (under xdist: one per worker), for tests that keep apart by topic name. `ottla_pipeline` makes test
+drivers of pipelines, on `ottla_spark`, one Spark session for all tests. Nothing is imported before a test
+asks for a fixture.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
     from ottla.pipeline.testing import PipelineDriver
     from ottla.testing.in_process import InProcessBroker
+    from ottla.testing.in_process_cluster import InProcessCluster
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "ottla(topics=..., settings=..., **settings): topics and settings of this test's `ottla_broker`",
+        "ottla(topics=..., settings=..., **settings): topics and settings of this test's `ottla_broker` or "
+        "`ottla_cluster`",
     )
 
 
@@ -35,6 +38,16 @@ def ottla_broker(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
     mark = request.node.get_closest_marker("ottla")
     with ottla.testing.broker(**(mark.kwargs if mark else {})) as broker:
         yield broker
+
+
+@pytest.fixture
+def ottla_cluster(request: pytest.FixtureRequest) -> Iterator[InProcessCluster]:
+    """A fresh cluster of three brokers; `@pytest.mark.ottla(brokers=5, network=True, ...)` says otherwise."""
+    import ottla.testing
+
+    mark = request.node.get_closest_marker("ottla")
+    with ottla.testing.cluster(**(mark.kwargs if mark else {})) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
