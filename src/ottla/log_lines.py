@@ -30,8 +30,10 @@ logger = logging.getLogger("ottla.clients")
 class LineFormatter(logging.Formatter):
     """One line a record; the lines of a traceback below it are indented."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    def __init__(self, of: str = "") -> None:
+        """`of` names the process in each line, where several write to the same place."""
+        named = f"{of.replace('%', '%%')} " if of else ""
+        super().__init__(f"%(asctime)s {named}%(levelname)-7s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = shown(record.message, MAX_MESSAGE)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.running.backoff import BackOff
+from ottla.backoff import BackOff
 from ottla.pipeline.running.loading import Pipeline
 from ottla.pipeline.running.runner import Outcome, Runner
 from ottla.pipeline.stages import stage, topic

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.backoff import BackOff
 from ottla.pipeline.checkpoints import Checkpoints
-from ottla.pipeline.running.backoff import BackOff
 from ottla.pipeline.running.causes import LONGEST, cause_of, root_cause, with_error_output
 from ottla.pipeline.running.progress import Batch, Board, Phase, as_offsets, read_batch
 from ottla.pipeline.running.status import StatusFiles

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ottla.backoff import BackOff
 from ottla.pipeline.checkpoints import StageBusy
 from ottla.pipeline.declarations import StageError
-from ottla.pipeline.running.backoff import BackOff
 from ottla.pipeline.running.display import PlainDisplay
 from ottla.pipeline.running.loading import Pipeline
 from ottla.pipeline.running.progress import Phase

@@ -4,6 +4,8 @@ Everything that can be wrong is found and said before or while the broker starts
 its reasons, an address in use, a data folder that another broker holds or that takes no writes. Once it runs
 it prints one block with what a person needs (or one line of JSON for a program) and logs plain lines to
 stderr. SIGTERM, SIGHUP (its terminal was closed) and Ctrl-C stop it gracefully; a second one ends it at once.
+
+With `--brokers` it runs a whole cluster (`local_cluster`), whose brokers are processes of this command.
 """
 
 from __future__ import annotations
@@ -20,15 +22,25 @@ import typer
 
 from ottla import __version__
 from ottla.cli.failure import FAILED, Failure, usage
-from ottla.cli.options import Json, parse_pairs
+from ottla.cli.options import Json
 from ottla.cli.output import print_json, say, seconds_text, write
-from ottla.cli.start_failure import OTHER_FOLDER, start_failure
+from ottla.cli.serve_config import (
+    load_config,
+    place_in_cluster,
+    prepare_folder,
+    settings_of_options,
+    unreachable_by_peers,
+)
+from ottla.cli.start_failure import start_failure
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
     from ottla.broker.broker import Broker
     from ottla.config.values import BrokerConfig
 
-DEFAULT_LISTEN = "127.0.0.1:9092"
+MOST_BROKERS = 50
 _COLLECTOR = (2_000, 10, 50)
 """Thresholds of Python's garbage collector. By its own (700, 10, 10) one large request, which makes a hundred
 thousand objects that all go by themselves, has it look at everything several times, for 50 ms and more."""
@@ -42,6 +54,16 @@ class LogLevel(StrEnum):
 
 
 def serve(
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers",
+            metavar="N",
+            min=1,
+            max=MOST_BROKERS,
+            help="Run a cluster of N brokers on this machine, on consecutive ports.",
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", "-d", metavar="DIR", envvar="OTTLA_DATA", help="Folder of the data."),
@@ -91,6 +113,7 @@ def serve(
         LogLevel, typer.Option("--log-level", help="What to log on stderr.")
     ] = LogLevel.info,
     as_json: Json = False,
+    supervised: Annotated[str, typer.Option("--supervised", hidden=True)] = "",
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -98,20 +121,69 @@ def serve(
     the broker listens on 127.0.0.1:9092 and keeps its data in ~/.local/share/ottla/data.
     """
     began = time.monotonic()
-    overrides = _overrides(data, listen, advertise, set_ or [])
-    overrides |= _place_in_cluster(registry, node_id, rack)
-    loaded = _load(config, overrides, peer_listen)
-    folder = _prepare_folder(Path(loaded.log_dir))
-    _log_to_stderr(log_level)
-    loaded.warnings.extend(_unreachable_by_peers(loaded))
+    overrides = settings_of_options(data, listen, advertise, set_ or [])
+    if brokers is not None:
+        _refuse_beside_brokers({"--node-id": node_id, "--peer-listen": peer_listen, "--rack": rack})
+        shared = [f"--log-level={log_level}", *(f"--set={pair}" for pair in set_ or [])]
+        shared += [f"--config={config.absolute()}"] if config is not None else []
+        loaded = load_config(config, overrides, folder="cluster")
+        _serve_cluster(brokers, loaded, registry, shared, began, as_json=as_json)
+        return
+    overrides |= place_in_cluster(registry, node_id, rack)
+    loaded = load_config(config, overrides, peer_listen)
+    folder = prepare_folder(Path(loaded.log_dir))
+    _refuse_folder_of_cluster(folder)
+    _log_to_stderr(log_level, supervised)
+    loaded.warnings.extend(unreachable_by_peers(loaded))
     for warning in loaded.warnings:
         say(f"warning: {warning}")
     import asyncio
 
-    asyncio.run(_run(loaded, folder, began, as_json=as_json))
+    asyncio.run(_run(loaded, folder, began, as_json=as_json, supervised=bool(supervised)))
 
 
-async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: bool) -> None:
+def _serve_cluster(
+    count: int,
+    config: BrokerConfig,
+    registry: str | None,
+    shared: list[str],
+    began: float,
+    *,
+    as_json: bool,
+) -> None:
+    import asyncio
+
+    from ottla.cli.local_cluster import Announcement, Supervisor, check_folder, plan_brokers
+
+    folder = prepare_folder(Path(config.log_dir))
+    warnings = [*config.warnings, *check_folder(folder, count)]
+    plans = plan_brokers(count, config, folder, registry, shared)
+    for warning in warnings:
+        say(f"warning: {warning}")
+
+    async def supervise() -> None:
+        await Supervisor(plans).run(Announcement(folder, began, warnings, as_json))
+
+    asyncio.run(supervise())
+
+
+def _refuse_beside_brokers(options: dict[str, object]) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise usage(f"{name} is for a single broker; --brokers gives each of its own")
+
+
+def _refuse_folder_of_cluster(folder: Path) -> None:
+    from ottla.cli.local_cluster import REGISTRY_FILE
+
+    if (folder / REGISTRY_FILE).exists():
+        raise Failure(
+            f"the data folder {folder} belongs to a cluster of several brokers",
+            "Start it with --brokers N, or give another folder with --data DIR.",
+        )
+
+
+async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: bool, supervised: bool) -> None:
     import asyncio
     import gc
 
@@ -137,6 +209,8 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         stopping.discard(signal.SIGHUP)
     for number in stopping:
         loop.add_signal_handler(number, asked_to_stop)
+    if supervised:
+        _stop_with_supervisor(loop, asked_to_stop)
     broker = Broker(config)
     gc.disable()  # what a start makes is kept, so that looking through it would be a fifth of its time
     try:
@@ -155,6 +229,17 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         await stop.wait()
     finally:
         await broker.stop()
+
+
+def _stop_with_supervisor(loop: AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Standard input is a pipe from the supervisor, which never writes to it. When it ends, it is gone."""
+
+    def gone() -> None:
+        if not os.read(0, 1):
+            loop.remove_reader(0)
+            stop()
+
+    loop.add_reader(0, gone)
 
 
 def _announce(broker: Broker, folder: Path, began: float, warnings: list[str], *, as_json: bool) -> None:
@@ -187,115 +272,11 @@ def _announce(broker: Broker, folder: Path, began: float, warnings: list[str], *
     )
 
 
-def _overrides(
-    data: Path | None, listen: str | None, advertise: str | None, pairs: list[str]
-) -> dict[str, str]:
-    """The settings that the command line gives."""
-    found = parse_pairs(pairs, "--set")
-    if data is not None:
-        found["log.dirs"] = str(data.expanduser())
-    if listen is not None:
-        found["listeners"] = _listener("--listen", listen)
-    if advertise is not None:
-        found["advertised.listeners"] = _listener("--advertise", advertise)
-    return found
-
-
-def _place_in_cluster(registry: str | None, node_id: int | None, rack: str | None) -> dict[str, str]:
-    given = {"ottla.registry": registry, "node.id": node_id, "broker.rack": rack}
-    return {name: str(value) for name, value in given.items() if value is not None}
-
-
-def _with_peer_listener(config: BrokerConfig, address: str) -> str:
-    """`listeners` with this address for the other brokers."""
-    from ottla.config.listeners import parse_listener
-
-    place = parse_listener(_listener("--peer-listen", address))
-    *clients, peers = config.listeners.all
-    return ",".join(map(str, (*clients, place._replace(name=peers.name))))
-
-
-def _unreachable_by_peers(config: BrokerConfig) -> list[str]:
-    """A registry for many machines, and an address for other brokers that leads to this one only."""
-    from ottla.config.registry_url import ZOOKEEPER
-
-    peers = config.listeners.inter_broker
-    host, _ = config.advertised(peers, peers.host, peers.port)
-    if config.registry.kind != ZOOKEEPER or host not in ("127.0.0.1", "::1", "localhost"):
-        return []
-    return [
-        f"brokers on other machines cannot reach this one at {host}; "
-        "--peer-listen HOST:PORT gives it an address for them"
-    ]
-
-
-def _listener(option: str, address: str) -> str:
-    name, _, place = address.rpartition("://")
-    if name.upper() not in ("", "PLAINTEXT"):
-        raise usage(
-            f"{option} {address!r}: {name} is not built yet, only PLAINTEXT is",
-            f"HOST:PORT is enough, for example {DEFAULT_LISTEN}.",
-        )
-    host, colon, port = place.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:
-        raise usage(f"{option} {address!r}: HOST:PORT is wanted, for example {DEFAULT_LISTEN}")
-    if ":" in host and not host.startswith("["):
-        raise usage(f"{option} {address!r}: an IPv6 address stands in brackets, like [::1]:9092")
-    return f"PLAINTEXT://{host}:{port}"
-
-
-def _load(properties: Path | None, overrides: dict[str, str], peer_listen: str | None = None) -> BrokerConfig:
-    """The configuration, with our defaults for address and folder where none are given."""
-    from ottla.config.values import BrokerConfig, ConfigError
-
-    try:
-        loaded = BrokerConfig.load(properties, overrides, os.environ)
-        ours = {}
-        if loaded.is_default("listeners"):
-            ours["listeners"] = f"PLAINTEXT://{DEFAULT_LISTEN}"
-        if loaded.is_default("log.dirs") and loaded.is_default("log.dir"):
-            ours["log.dirs"] = str(default_folder())
-        if ours:
-            loaded = BrokerConfig.load(properties, ours | overrides, os.environ)
-        if peer_listen is not None:
-            overrides = overrides | {"listeners": _with_peer_listener(loaded, peer_listen)}
-            loaded = BrokerConfig.load(properties, ours | overrides, os.environ)
-        return loaded
-    except ConfigError as error:
-        raise usage(f"the configuration is not usable:\n{_indent(str(error))}") from None
-    except OSError as error:
-        raise usage(f"cannot read {error.filename or properties}: {error.strerror}") from None
-
-
-def default_folder() -> Path:
-    """Where data goes by default: the place for a user's data by the XDG rules."""
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "ottla" / "data"
-
-
-def _prepare_folder(folder: Path) -> Path:
-    """The folder, made if need be and shown to be writable."""
-    folder = folder.absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise Failure(f"the data folder {folder} is a file, or lies in one", OTHER_FOLDER) from None
-    except OSError as error:
-        raise Failure(f"cannot make the data folder {folder}: {error.strerror}", OTHER_FOLDER) from None
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise Failure(f"cannot write to the data folder {folder}", OTHER_FOLDER)
-    return folder
-
-
-def _log_to_stderr(level: LogLevel) -> None:
+def _log_to_stderr(level: LogLevel, of: str) -> None:
     import logging
 
     from ottla.log_lines import LineFormatter
 
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(LineFormatter(of))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"       {line}" for line in text.splitlines())

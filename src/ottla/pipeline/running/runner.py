@@ -23,9 +23,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ottla.backoff import BackOff
 from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.fingerprint import IncompatibleChange
-from ottla.pipeline.running.backoff import BackOff
 from ottla.pipeline.running.display import Display, PlainDisplay, SilentDisplay
 from ottla.pipeline.running.lag_watch import LagWatch, positions_of
 from ottla.pipeline.running.loading import NeedsSpark, Pipeline, PipelineLike

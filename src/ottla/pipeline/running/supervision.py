@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from ottla.backoff import BackOff
 from ottla.pipeline.deliveries import Deliveries
-from ottla.pipeline.running.backoff import BackOff
 from ottla.pipeline.running.causes import append_error, cause_of, lasts, root_cause, with_error_output
 from ottla.pipeline.running.input_topics import missing_now
 from ottla.pipeline.running.listening import BatchDone, Ended, Note, QueryNotes

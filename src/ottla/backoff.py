@@ -1,8 +1,8 @@
-"""How long a stage that failed waits before it is started again.
+"""How long something that failed waits before it is started again: a stage of a pipeline, a broker.
 
-The pause doubles with every failure up to a limit, so that a stage whose trouble lasts (a full disk, a broker
-that is away) does not spend the machine on starts that fail. A stage that has run well for a while is
-forgiven: its next failure begins again with the shortest pause.
+The pause doubles with every failure up to a limit, so that trouble which lasts (a full disk, a broker that is
+away) does not spend the machine on starts that fail. What has run well for a while is forgiven: its next
+failure begins again with the shortest pause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HEALTHY = 60.0
 
 
 class BackOff:
-    """The pauses of one stage. Times are seconds of any clock that only goes forward."""
+    """The pauses of one thing. Times are seconds of any clock that only goes forward."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class BackOff:
         """Failures in a row, without a healthy while between them."""
 
     def started(self, now: float) -> None:
-        """The stage runs since `now`."""
+        """It runs since `now`."""
         self._started_at = now
 
     def failed(self, now: float) -> float:
-        """The stage failed at `now`: the seconds to wait before the next start."""
+        """It failed at `now`: the seconds to wait before the next start."""
         if self._started_at is not None and now - self._started_at >= self._healthy:
             self.failures = 0
         self._started_at = None

@@ -1,0 +1,132 @@
+"""`ottla serve --brokers N`: a cluster under one supervisor, which keeps it running and stops it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.command import LIMIT, Command
+from ottla.testing.ports import ReservedPort
+
+
+@pytest.fixture
+def ottla() -> Command:
+    return Command("127.0.0.1:1")
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+
+
+@contextmanager
+def serving(
+    ottla: Command, folder: Path, *options: str
+) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any], Path]]:
+    """A cluster on free ports, the line of JSON that it printed, and the file with its log."""
+    log = folder / "log"
+    with log.open("wb") as errors:
+        process = ottla.start(
+            "serve",
+            *("--brokers", "3", "--listen", "127.0.0.1:0", "--json", "--data", str(folder / "data")),
+            *options,
+            stderr=errors,
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        yield process, json.loads(line), log
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def brokers_of(status: dict[str, Any]) -> dict[int, str]:
+    return {broker["id"]: broker["state"] for broker in status["brokers"]}
+
+
+def test_a_cluster_starts_replaces_a_dead_broker_and_stops_as_a_whole(ottla: Command, tmp_path: Path) -> None:
+    with serving(ottla, tmp_path) as (process, ready, log):
+        assert ready["pid"] == process.pid
+        assert [broker["node_id"] for broker in ready["brokers"]] == [1, 2, 3]
+        assert ready["bootstrap"] == ",".join(broker["bootstrap"] for broker in ready["brokers"])
+        assert [broker["data"] for broker in ready["brokers"]] == [
+            str(tmp_path / "data" / f"broker-{node}") for node in (1, 2, 3)
+        ]
+        client = Command(ready["bootstrap"])
+        created = client.ok("topic", "create", "t", "--partitions", "3")
+        assert "3 partitions, replication factor 3" in created.out
+        assert brokers_of(client.ok("cluster", "status", "--json").document) == dict.fromkeys(
+            (1, 2, 3), "alive"
+        )
+
+        os.kill(ready["brokers"][1]["pid"], signal.SIGKILL)
+        until(lambda: "broker 2 is ready again" in log.read_text(), "broker 2 to be back")
+        assert "broker 2 was ended by SIGKILL; it is started again in 1.00 s" in log.read_text()
+        again = client("cluster", "status", "--json").document["brokers"]
+        assert {broker["id"]: broker["address"] for broker in again}[2] == ready["brokers"][1]["bootstrap"]
+
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+        text = log.read_text()
+        assert all(f"broker {node} stopped cleanly" in text for node in (1, 2, 3))
+        assert "Traceback" not in text
+
+
+def test_brokers_stop_when_their_supervisor_is_killed(ottla: Command, tmp_path: Path) -> None:
+    with serving(ottla, tmp_path) as (process, ready, log):
+        process.kill()
+        process.wait()
+        pids = [broker["pid"] for broker in ready["brokers"]]
+        until(lambda: not any(map(runs, pids)), "the brokers to stop")
+        assert log.read_text().count("stopped cleanly") == 3
+
+
+def test_a_broker_that_cannot_start_ends_the_others(ottla: Command, tmp_path: Path) -> None:
+    port = ReservedPort()
+    options = ("--brokers", "2", "--listen", f"127.0.0.1:{port.number - 1}", "--data", str(tmp_path))
+    import socket
+
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port.number))
+        taken.listen()
+        result = ottla("serve", *options)
+    port.release()
+    assert result.code == 1
+    assert f"cannot listen on 127.0.0.1:{port.number}: the port is in use" in result.err
+    assert "error: broker 2 did not start: it ended with exit code 1" in result.err
+
+
+def test_folders_of_single_brokers_and_of_clusters_are_kept_apart(ottla: Command, tmp_path: Path) -> None:
+    (tmp_path / "cluster.sqlite").touch()
+    result = ottla("serve", "--data", str(tmp_path))
+    assert result.code == 1
+    assert "belongs to a cluster of several brokers" in result.err
+
+
+@pytest.mark.parametrize("option", ["--node-id", "--rack", "--peer-listen"])
+def test_options_of_a_single_broker_are_refused_beside_brokers(ottla: Command, option: str) -> None:
+    result = ottla("serve", "--brokers", "3", option, "1")
+    assert result.code == 2
+    assert f"{option} is for a single broker" in result.err
