@@ -50,7 +50,7 @@ ALLOWED = {
     # A type for the checker, a field of a stored record, a task that must not be collected.
     "_Handle", "partition_metadata", "_committing",
     # For users of the simulator.
-    "cut_from_registry", "is_up",
+    "is_up",
     # Set and not read; goes with the next change of the pipeline's supervision.
     "spark_gone",
 }  # fmt: skip

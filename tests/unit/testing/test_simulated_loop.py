@@ -106,6 +106,28 @@ def test_nothing_of_a_crashed_host_runs_again(loop: SimulatedLoop) -> None:
     assert seen == ["one", "two", "one", "two", "two", "two", "two"]
 
 
+def test_a_paused_host_goes_on_later_with_all_that_came_up(loop: SimulatedLoop) -> None:
+    host = Host("a")
+    seen: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            seen.append(loop.time())
+
+    async def main() -> None:
+        host.run(loop.create_task, tick())
+        await asyncio.sleep(1.5)
+        host.pause()
+        await asyncio.sleep(10.0)
+        assert seen == pytest.approx([1.0])
+        loop.resume(host)
+        await asyncio.sleep(1.2)
+
+    loop.run_until_complete(main())
+    assert seen == pytest.approx([1.0, 11.5, 12.5])
+
+
 def test_child_tasks_belong_to_the_host_of_their_parent(loop: SimulatedLoop) -> None:
     host = Host("broker 1")
     seen: list[str] = []

@@ -380,6 +380,10 @@ class SimulatedNetwork:
         """Add a delay to everything that one host sends to the other; 0 takes it back."""
         self._slow[sender.name, receiver.name] = seconds
 
+    def speed_up(self) -> None:
+        """Take back all delays of `slow_down`."""
+        self._slow.clear()
+
     def reset(self, one: Host, other: Host | None = None) -> None:
         """Break off the connections of a host: all, or those to another one."""
         for each in list(self._sockets.values()):
@@ -397,6 +401,12 @@ class SimulatedNetwork:
                 self._sockets.pop(fd, None)
                 self.loop.forget(fd)
 
+    def resume(self, host: Host) -> None:
+        """A paused host goes on: it sees what came in meanwhile."""
+        for fd, each in self._sockets.items():
+            if each.host is host:
+                self.loop.touch(fd)
+
     def is_cut(self, sender: Host, receiver: Host) -> bool:
         return bool(self._cut) and (sender.name, receiver.name) in self._cut
 
@@ -404,7 +414,7 @@ class SimulatedNetwork:
 
     def events(self, fd: int) -> int:
         found = self._sockets.get(fd)
-        return 0 if found is None else found.events
+        return found.events if found is not None and found.host.runs else 0
 
     def next_fd(self) -> int:
         return next(self._fds)

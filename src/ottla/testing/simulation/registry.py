@@ -5,8 +5,10 @@
 others). Calls take time. A call over a cut link waits for the cut to be mended or for the session timeout;
 then a call that never arrived is `Unavailable`, and a commit that arrived but was not answered `Ambiguous`.
 
-A session lives as long as the server gets its heartbeats: three in a session timeout, sent by tasks of its
-host, so a crashed, paused or cut-off host loses its session by itself.
+A session lives as long as the server gets its heartbeats: four in a session timeout, sent by tasks of its
+host, so a crashed, paused or cut-off host loses its session by itself. As with ZooKeeper the host's own clock
+ends a session without answers first. Watches do not fire over a cut link; when the host is heard again, all
+of its watches fire.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ T = TypeVar("T")
 
 _RETRY_SECONDS = 0.05
 """How often a call over a cut link is tried again."""
+_HEARTBEATS = 4
+_LOST_AFTER = 0.9
+"""The share of the session timeout after which a session without an answer counts as lost at its host."""
 
 
 class Tree:
@@ -156,12 +161,15 @@ class SimulatedRegistry:
         delay: tuple[float, float] = (0.0, 0.0),
         ambiguous: float = 0.0,
         is_cut: Callable[[str], bool] = lambda host: False,
+        is_cut_back: Callable[[str], bool] = lambda host: False,
     ) -> None:
-        """`is_cut` says whether the named host cannot reach the registry now."""
+        """`is_cut` says whether the named host cannot reach the registry now, `is_cut_back` whether the
+        registry cannot reach the host."""
         self.tree = Tree()
         self.session_timeout = session_timeout
         self.ambiguous = ambiguous
         self.is_cut = is_cut
+        self.is_cut_back = is_cut_back
         self._delay = delay
         self.rng = rng
         self._last_seen: dict[int, float] = {}
@@ -212,10 +220,12 @@ class SimulatedRegistry:
                 self.expire(session)
 
     def changed(self) -> None:
-        """Fire the watches of everything that changed."""
+        """Fire the watches of everything that changed, as far as their hosts can be reached."""
         for watch in self._watches:
             if self.tree.signature(watch.path) != watch.signature:
-                watch.fire()
+                host = self._hosts.get(watch.session)
+                if host is None or not self.is_cut_back(host):
+                    watch.fire()
         self._watches = [watch for watch in self._watches if not watch.future.done()]
 
     def add_watch(self, session: int, path: str, future: asyncio.Future[None]) -> None:
@@ -236,6 +246,8 @@ class SimulatedSession:
         self._host = host
         self._session = 0
         self._lost = asyncio.Event()
+        self._answered = 0.0
+        """When the newest request that was answered was sent."""
         self._renewing = asyncio.Lock()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -248,23 +260,27 @@ class SimulatedSession:
         return self._lost
 
     async def open(self) -> None:
-        self._session = await self._call(lambda: self._server.begin(self._host, self._now()), checked=False)
+        await self._begin()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="registry session")
 
     async def renew(self) -> int:
         async with self._renewing:
             if self._lost.is_set():
-                self._session = await self._call(
-                    lambda: self._server.begin(self._host, self._now()), checked=False
-                )
+                await self._begin()
                 self._lost = asyncio.Event()
         return self._session
+
+    async def _begin(self) -> None:
+        sent = self._now()
+        self._session = await self._call(lambda: self._server.begin(self._host, self._now()), checked=False)
+        self._answered = sent
 
     async def close(self) -> None:
         if self._ticker is None:
             return
         await self.abandon()
-        self._server.expire(self._session)
+        if not self._server.is_cut(self._host):
+            self._server.expire(self._session)
 
     async def abandon(self) -> None:
         """Leave as a killed process does: the session ends when its timeout is over."""
@@ -321,10 +337,10 @@ class SimulatedSession:
     async def _call(self, work: Callable[[], T], *, checked: bool = True, is_commit: bool = False) -> T:
         """The way there, the work, and the way back; a session that has ended does not work."""
         server = self._server
-        if checked and self._lost.is_set():
-            raise SessionLost(f"session {self._session} has expired")
-        session = self._session
-        await self._travel(Unavailable("the registry cannot be reached"))
+        session, sent = self._session, self._now()
+        if checked:
+            self._check_clock()
+        await self._travel(server.is_cut, Unavailable("the registry cannot be reached"))
         if checked:
             try:
                 server.keep_alive(session, self._now())
@@ -335,38 +351,49 @@ class SimulatedSession:
             server.expire_silent(self._now())
         result = work()
         late = Ambiguous if is_commit else Unavailable
-        await self._travel(late("the registry's answer did not arrive"))
+        await self._travel(server.is_cut_back, late("the registry's answer did not arrive"))
+        if checked and session == self._session:
+            self._answered = max(self._answered, sent)
         return result
 
-    async def _travel(self, unreachable: Exception) -> None:
+    async def _travel(self, is_cut: Callable[[str], bool], unreachable: Exception) -> None:
         await asyncio.sleep(self._server.delay())
         patience = self._now() + self._server.session_timeout
-        while self._server.is_cut(self._host):
+        while is_cut(self._host):
             if self._now() >= patience:
                 raise unreachable
             await asyncio.sleep(_RETRY_SECONDS)
+
+    def _check_clock(self) -> None:
+        """SessionLost when there was no answer for too long: the server may have given the session up."""
+        if self._now() - self._answered >= self._server.session_timeout * _LOST_AFTER:
+            self._lose(self._session)
+        if self._lost.is_set():
+            raise SessionLost(f"session {self._session} has expired")
 
     async def _tick(self) -> None:
         """Keep the session alive, and notice when it is not."""
         server = self._server
         unheard = False
         while True:
-            await asyncio.sleep(server.session_timeout / 3)
+            await asyncio.sleep(server.session_timeout / _HEARTBEATS)
             server.expire_silent(self._now())  # the server's own clock, which no host can stop
-            if self._lost.is_set():
-                continue
-            if server.is_cut(self._host):
-                unheard = True
-                continue
             session = self._session
             try:
+                self._check_clock()
+                if server.is_cut(self._host) or server.is_cut_back(self._host):
+                    unheard = True
+                    continue
                 server.keep_alive(session, self._now())
             except SessionLost:
                 self._lose(session)
                 continue
+            self._answered = self._now()
             if unheard:
                 unheard = False
                 server.dirty(session)
+            else:
+                server.changed()  # what a cut between two heartbeats held back
 
     def _lose(self, session: int) -> None:
         if session == self._session and not self._lost.is_set():

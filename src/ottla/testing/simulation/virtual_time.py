@@ -11,7 +11,8 @@
 `SimulatedLoop` adds sockets, tasks and threads, and moves time by itself.
 
 Every callback belongs to the `Host` in whose context it was scheduled. When a host crashes, nothing of it
-runs again.
+runs again. What comes up for a paused host waits until it is resumed, as on a machine that swaps or a virtual
+machine that is moved.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class Host:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.runs = True
+        """Neither crashed nor paused."""
+        self.held: list[asyncio.Handle] = []
+        """What came up while it was paused, in order."""
         self.skew_ms = 0
 
     def __repr__(self) -> str:
@@ -65,7 +70,12 @@ class Host:
 
     def crash(self) -> None:
         """Stop everything that belongs to this host, at once and for good."""
-        self.alive = False
+        self.alive = self.runs = False
+        self.held.clear()
+
+    def pause(self) -> None:
+        """Let nothing of this host run, while time goes on, until `VirtualTime.resume`."""
+        self.runs = False
 
 
 class VirtualTime:
@@ -141,7 +151,10 @@ class VirtualTime:
                 continue
             context = handle._context
             host = context.get(_host)
-            if host is None or host.alive:
+            if host is not None and not host.runs:
+                if host.alive:
+                    host.held.append(handle)
+            else:
                 # As `Handle._run`, without its call: a run makes 15,000 of them.
                 try:
                     context.run(handle._callback, *handle._args)
@@ -155,6 +168,13 @@ class VirtualTime:
                             "handle": handle,
                         }
                     )
+
+    def resume(self, host: Host) -> None:
+        """Let a paused host go on with all that came up meanwhile."""
+        if host.alive and not host.runs:
+            host.runs = True
+            self._ready.extend(host.held)
+            host.held.clear()
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and all that is due until then happen."""

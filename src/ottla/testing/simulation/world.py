@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from ottla.broker.broker import Broker
 from ottla.config.values import BrokerConfig
 from ottla.peer.client import PeerClient
-from ottla.testing.disk import MemoryDisk
+from ottla.testing.disk import FaultyDisk, MemoryDisk
 from ottla.testing.simulation.loop import SimulatedLoop
 from ottla.testing.simulation.network import SimulatedConnector, SimulatedNetwork, SimulatedSockets
 from ottla.testing.simulation.registry import SimulatedRegistry
@@ -49,7 +49,10 @@ class World:
         self.loop = SimulatedLoop(self.rng("loop"))
         self.network = SimulatedNetwork(self.loop, self.rng("network"))
         self.registry = SimulatedRegistry(
-            self.rng("registry"), delay=(0.0001, 0.002), is_cut=self._is_cut_from_registry
+            self.rng("registry"),
+            delay=(0.0001, 0.002),
+            is_cut=lambda name: self.network.is_cut(self.host(name), self._registry_host),
+            is_cut_back=lambda name: self.network.is_cut(self._registry_host, self.host(name)),
         )
         self._registry_host = Host("registry")
         self._hosts: dict[str, Host] = {}
@@ -88,11 +91,21 @@ class World:
         self._awaited.append((sender, receiver, arrived))
         await arrived
 
-    def cut_from_registry(self, host: Host) -> None:
-        self.network.cut(host, self._registry_host)
+    def cut_from_registry(self, host: Host, *, there: bool = True, back: bool = True) -> None:
+        """Cut the link of a host to the registry: the way there, the way back, or both."""
+        if there:
+            self.network.cut(host, self._registry_host, both=False)
+        if back:
+            self.network.cut(self._registry_host, host, both=False)
 
-    def _is_cut_from_registry(self, host: str) -> bool:
-        return self.network.is_cut(self.host(host), self._registry_host)
+    def mend_registry(self, host: Host) -> None:
+        """Join the link of a host to the registry again."""
+        self.network.mend(host, self._registry_host)
+
+    def resume(self, host: Host) -> None:
+        """Let a host go on that was paused with `Host.pause`."""
+        self.loop.resume(host)
+        self.network.resume(host)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run until `work` is done."""
@@ -126,8 +139,7 @@ class SimulatedBroker:
         self.name = name
         self.address = (name, PORT)
         self.host = world.host(name)
-        self.disk = MemoryDisk(SimulatedClock(world.loop, self.host))
-        self.disk.make_folder(DATA)
+        self.use_new_disk()
         self._config = BrokerConfig.load(
             overrides={
                 "listeners": f"PLAINTEXT://{name}:{PORT},INTERNAL://{name}:{PEER_PORT}",
@@ -135,6 +147,7 @@ class SimulatedBroker:
                 **{key: str(value) for key, value in settings.items()},
             }
         )
+        self.node_id: int = self._config["node.id"]
         self._rng = world.rng(f"broker {name}")
         self._power = world.rng(f"power of {name}")
         self._crashed = asyncio.Event()
@@ -145,8 +158,15 @@ class SimulatedBroker:
     def is_up(self) -> bool:
         return self.broker is not None
 
+    def use_new_disk(self) -> None:
+        """Put in an empty disk. Only while the broker does not run."""
+        self._memory = MemoryDisk(SimulatedClock(self._world.loop, self.host))
+        self._memory.make_folder(DATA)
+        self.disk = FaultyDisk(self._memory)
+
     async def start(self) -> None:
-        """Start the broker; it takes clients when this returns."""
+        """Start the broker; it takes clients when this returns, unless it crashed meanwhile. A start that
+        fails is the end of its process."""
         if self.broker is not None:
             raise RuntimeError(f"{self.name} runs already")
         world = self._world
@@ -162,28 +182,43 @@ class SimulatedBroker:
         )
         self.broker = broker
         self.starts += 1
-        self._crashed = asyncio.Event()
+        crashed = self._crashed = asyncio.Event()
         starting = self.host.run(world.loop.create_task, broker.start())
-        crash = world.loop.create_task(self._crashed.wait())
+        crash = world.loop.create_task(crashed.wait())
         await asyncio.wait([starting, crash], return_when=asyncio.FIRST_COMPLETED)
         crash.cancel()
-        if starting.done():
-            starting.result()
+        if starting.done() and not crashed.is_set():
+            try:
+                starting.result()
+            except Exception:
+                self.crash()
+                raise
 
     async def stop(self) -> None:
-        """Stop as on SIGTERM."""
-        broker, self.broker = self.broker, None
+        """Stop as on SIGTERM. Returns when the broker has stopped or crashed."""
+        broker = self.broker
         if broker is not None:
-            await self.host.run(self._world.loop.create_task, broker.stop())
+            world, crashed = self._world, self._crashed
+            stopping = self.host.run(world.loop.create_task, broker.stop())
+            crash = world.loop.create_task(crashed.wait())
+            await asyncio.wait([stopping, crash], return_when=asyncio.FIRST_COMPLETED)
+            crash.cancel()
+            if not crashed.is_set():
+                stopping.result()
+                self.broker = None
 
-    def crash(self, *, power: bool = False) -> None:
-        """End the broker as kill -9 does. With `power`, what was not synced may be gone as well."""
+    def crash(self, *, power: bool = False, noticed: bool = True) -> None:
+        """End the broker as kill -9 does. With `power`, what was not synced may be gone as well.
+
+        `noticed`: the registry learns of it at once, as on one machine, and not by the session timeout.
+        """
         self.broker = None
         self._crashed.set()
         self.host.crash()
         self._world.network.crash(self.host)
-        self._world.registry.notice_death(self.name)
+        if noticed:
+            self._world.registry.notice_death(self.name)
         if power:
-            self.disk.lose_power(self._power)
+            self._memory.lose_power(self._power)
         else:
-            self.disk.release_locks()
+            self._memory.release_locks()
