@@ -7,10 +7,11 @@ retries, a member rejoins when it is told to. All they learn goes into the `Hist
 from __future__ import annotations
 
 import asyncio
+import logging
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
-from ottla.peer.client import PeerClient, PeerUnreachable
+from ottla.peer.client import PeerUnreachable
 from ottla.protocol.batches import headers
 from ottla.protocol.errors import ErrorCode, error_of
 from ottla.protocol.messages.consumer_protocol import (
@@ -26,6 +27,11 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -39,9 +45,18 @@ from ottla.protocol_client.assignment import range_shares
 from ottla.testing.simulation.virtual_time import START_MS
 from simulation.history import History, Partition, Violation
 
+logger = logging.getLogger("ottla.simulation")
+
 TIMEOUT = 5.0
 MAX_SIZE = 1 << 20
+_EARLIEST, _LATEST = -2, -1
 FETCH_VERSION, PRODUCE_VERSION, JOIN_VERSION, COMMIT_VERSION, OFFSETS_VERSION = 12, 9, 5, 7, 7
+
+
+class Caller(Protocol):
+    """A `PeerClient`, or what speaks to several brokers."""
+
+    async def call(self, request: Any, *, timeout: float, version: int | None = None) -> Any: ...
 
 
 class Retry(Exception):
@@ -57,7 +72,7 @@ def passing(code: int) -> None:
         raise Retry(error.name)
 
 
-async def answered(client: PeerClient, request: Any, version: int | None = None) -> Any:
+async def answered(client: Caller, request: Any, version: int | None = None) -> Any:
     """The response, asked for until there is one."""
     while True:
         try:
@@ -67,10 +82,16 @@ async def answered(client: PeerClient, request: Any, version: int | None = None)
 
 
 class Producer:
-    """Idempotent: one batch under way for a partition, sent again until it is acknowledged."""
+    """Idempotent: one batch under way for a partition, sent again until it is acknowledged.
 
-    def __init__(self, name: str, client: PeerClient, history: History, rng: Random) -> None:
+    `may_lose`: acknowledged records may get lost, so its sequence may be refused.
+    """
+
+    def __init__(
+        self, name: str, client: Caller, history: History, rng: Random, *, may_lose: bool = True
+    ) -> None:
         self.name = name
+        self._may_lose = may_lose
         self._client = client
         self._history = history
         self._rng = rng
@@ -110,11 +131,24 @@ class Producer:
             request = ProduceRequest(acks=-1, timeout_ms=3000, topic_data=[data])
             response = await answered(self._client, request, PRODUCE_VERSION)
             result = response.responses[0].partition_responses[0]
+            logger.info(
+                "%s: %d records from sequence %d on in %s-%d: %s, offset %d",
+                self.name,
+                len(values),
+                sequence,
+                topic,
+                index,
+                error_of(result.error_code).name,
+                result.base_offset,
+            )
             if not result.error_code:
                 self._sequences[partition] = sequence + len(values)
                 return int(result.base_offset)
             error = error_of(result.error_code)
-            if error in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+            if self._may_lose and error in (
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+            ):
                 # Records before this one were lost with the power: start over, as real producers do.
                 self._id = None
             elif not error.retriable:
@@ -134,7 +168,7 @@ class Producer:
 
 
 async def fetch_once(
-    client: PeerClient, partition: Partition, offset: int, max_wait_ms: int
+    client: Caller, partition: Partition, offset: int, max_wait_ms: int
 ) -> tuple[ErrorCode | None, list[tuple[int, str]]]:
     """The records from `offset` on that one fetch gives, or the error."""
     topic, index = partition
@@ -159,10 +193,37 @@ async def fetch_once(
     ]
 
 
-class Consumer:
-    """Reads one partition from its start, for ever."""
+async def whole_log(client: Caller, partition: Partition, *, may_lose: bool = False) -> dict[int, str]:
+    """All records of a partition, from offset 0 on unless its start `may_lose` records."""
+    start, end = [await _offset(client, partition, which) for which in (_EARLIEST, _LATEST)]
+    if start and not may_lose:
+        raise Violation(f"{partition} begins at {start}, though nothing was ever deleted")
+    log: dict[int, str] = {}
+    while start < end:
+        error, records = await fetch_once(client, partition, start, 0)
+        if error is not None or not records:
+            raise Violation(f"{partition} ends at {end}, but offset {start} gives {error or 'nothing'}")
+        log.update(records)
+        start = records[-1][0] + 1
+    return log
 
-    def __init__(self, client: PeerClient, history: History) -> None:
+
+async def _offset(client: Caller, partition: Partition, which: int) -> int:
+    asked = ListOffsetsPartition(partition_index=partition[1], timestamp=which)
+    topic = ListOffsetsTopic(name=partition[0], partitions=[asked])
+    request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+    response = await answered(client, request, version=6)
+    found = response.topics[0].partitions[0]
+    if found.error_code:
+        raise Violation(f"{partition} has no offsets: {error_of(found.error_code).name}")
+    return int(found.offset)
+
+
+class Consumer:
+    """Reads one partition from its start, for ever. `may_lose`: the log may become shorter."""
+
+    def __init__(self, client: Caller, history: History, *, may_lose: bool = True) -> None:
+        self._may_lose = may_lose
         self._client = client
         self._history = history
 
@@ -170,10 +231,10 @@ class Consumer:
         offset = 0
         while True:
             error, records = await fetch_once(self._client, partition, offset, 1000)
-            if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if error is ErrorCode.OFFSET_OUT_OF_RANGE and self._may_lose:
                 offset = 0  # the log is shorter after a loss of power
             elif error is not None and not error.retriable:
-                raise Violation(f"a consumer of {partition} was refused with {error.name}")
+                raise Violation(f"a consumer of {partition} at {offset} was refused with {error.name}")
             for at, value in records:
                 self._history.consume(partition, at, value, offset - 1)
                 offset = at + 1
@@ -183,7 +244,7 @@ class Consumer:
 class Member:
     """A member of a classic group with the range assignor. It reads, and commits what it has read."""
 
-    def __init__(self, group: str, client: PeerClient, history: History, topic: str, partitions: int) -> None:
+    def __init__(self, group: str, client: Caller, history: History, topic: str, partitions: int) -> None:
         self._group = group
         self._client = client
         self._history = history
@@ -290,9 +351,7 @@ class Member:
         passing(code)
 
 
-async def committed_offsets(
-    client: PeerClient, group: str, topic: str, partitions: list[int]
-) -> dict[int, int]:
+async def committed_offsets(client: Caller, group: str, topic: str, partitions: list[int]) -> dict[int, int]:
     """What the group has committed, -1 where nothing is; asked for until the coordinator answers."""
     while True:
         request = OffsetFetchRequest(

@@ -83,6 +83,12 @@ class History:
         self._committed.clear()
         self._owners.clear()  # a group that is gone begins with generation 1 again
 
+    def delete_topic(self, topic: str) -> None:
+        """Nothing of a deleted topic counts any more; another one may come under its name."""
+        for known in (self._acknowledged, self._seen):
+            for partition in [each for each in known if each[0] == topic]:
+                del known[partition]
+
     # -- the end --------------------------------------------------------------------------------------
 
     def check_log(self, partition: Partition, log: dict[int, str]) -> None:

@@ -7,28 +7,13 @@ prints a line for each run that broke a promise, with its seed, and how many run
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import concurrent.futures
-import gc
-import io
-import logging
-import os
 import sys
-import time
-import traceback
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from ottla.peer.client import PeerClient
-from ottla.protocol.errors import error_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from ottla.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from ottla.testing.simulation.world import World
 from simulation.clients import (
     Consumer,
@@ -36,15 +21,15 @@ from simulation.clients import (
     Producer,
     answered,
     committed_offsets,
-    fetch_once,
+    whole_log,
 )
 from simulation.history import History, Partition, Violation
+from simulation.running import outcome, run_seeds, seeds_parser
 
 SECONDS = 60.0
 FLUSHED, CACHED = "flushed", "cached"
 PARTITIONS = 2
 GROUP = "readers"
-_EARLIEST, _LATEST = -2, -1
 TOPICS = {FLUSHED: {"flush.messages": 1}, CACHED: {"segment.ms": 5000}}
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 100,
@@ -76,15 +61,6 @@ class Report:
         )
 
 
-class _VirtualTime(logging.Formatter):
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    def format(self, record: logging.LogRecord) -> str:
-        return f"{self._world.loop.time():10.6f} {record.levelname} {record.name}: {super().format(record)}"
-
-
 class Run:
     """With `slow_disk` the disk is slow at times, so that writes go to threads and take seconds there."""
 
@@ -97,27 +73,7 @@ class Run:
         self.crashes = 0
 
     def report(self) -> Report:
-        violation = ""
-        log = io.StringIO()
-        handler = logging.StreamHandler(log)
-        handler.setFormatter(_VirtualTime(self.world))
-        logger = logging.getLogger("ottla")
-        logger.addHandler(handler)
-        logger.propagate = False
-        try:
-            self.world.run(asyncio.wait_for(self._scenario(), SECONDS * 10))
-            if self.world.loop.defects:
-                violation = f"an uncaught error: {self.world.loop.defects[0]}"
-        except Violation as broken:
-            violation = str(broken)
-        except TimeoutError:
-            violation = "the run did not come to its end"
-        except Exception:  # noqa: BLE001 - a defect of the broker or of the simulation: told with its seed
-            violation = traceback.format_exc()
-        finally:
-            self.world.end()
-            logger.removeHandler(handler)
-            logger.propagate = True
+        violation, log = outcome(self.world, self._scenario(), SECONDS * 10)
         history = self.history
         return Report(
             self.world.seed,
@@ -129,7 +85,7 @@ class Run:
             history.read,
             history.commits,
             history.generations,
-            log.getvalue() if violation else "",
+            log if violation else "",
         )
 
     async def _scenario(self) -> None:
@@ -157,9 +113,9 @@ class Run:
         await faults
         for task in tasks:
             task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(outcome, Violation):
-                raise outcome
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Violation):
+                raise result
         await self._check(everything)
         await self.broker.stop()
 
@@ -270,70 +226,23 @@ class Run:
     async def _check(self, partitions: list[Partition]) -> None:
         client = self.world.client("checker", self.broker)
         for partition in partitions:
-            self.history.check_log(partition, await self._whole_log(client, partition))
+            log = await whole_log(client, partition, may_lose=partition[0] != FLUSHED)
+            self.history.check_log(partition, log)
         offsets = await committed_offsets(client, GROUP, FLUSHED, list(range(PARTITIONS)))
         for n, offset in offsets.items():
             self.history.check_commit(GROUP, (FLUSHED, n), offset)
         await client.close()
-
-    async def _whole_log(self, client: PeerClient, partition: Partition) -> dict[int, str]:
-        start, end = [await self._offset(client, partition, which) for which in (_EARLIEST, _LATEST)]
-        if start and partition[0] == FLUSHED:
-            raise Violation(f"{partition} begins at {start}, though nothing was ever deleted")
-        log: dict[int, str] = {}
-        while start < end:
-            error, records = await fetch_once(client, partition, start, 0)
-            if error is not None or not records:
-                raise Violation(f"{partition} ends at {end}, but offset {start} gives {error or 'nothing'}")
-            log.update(records)
-            start = records[-1][0] + 1
-        return log
-
-    async def _offset(self, client: PeerClient, partition: Partition, which: int) -> int:
-        asked = ListOffsetsPartition(partition_index=partition[1], timestamp=which)
-        topic = ListOffsetsTopic(name=partition[0], partitions=[asked])
-        request = ListOffsetsRequest(replica_id=-1, topics=[topic])
-        response = await answered(client, request, version=6)
-        found = response.topics[0].partitions[0]
-        if found.error_code:
-            raise Violation(f"{partition} has no offsets: {error_of(found.error_code).name}")
-        return int(found.offset)
 
 
 def run(seed: int, *, slow_disk: bool = False) -> Report:
     return Run(seed, slow_disk=slow_disk).report()
 
 
-def _begin_process() -> None:
-    """A run leaves little garbage, and what was imported leaves none: looking for it is a tenth of a run."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=100, help="how many runs")
-    parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser = seeds_parser(__doc__)
     parser.add_argument("--slow-disk", action="store_true", help="a disk that is slow at times")
-    parser.add_argument("--verbose", action="store_true", help="print every run")
-    parser.add_argument("--log", action="store_true", help="print the broker's log of a run that failed")
     arguments = parser.parse_args()
-    began = time.monotonic()
-    seeds = range(arguments.first, arguments.first + arguments.seeds)
-    failed = 0
-    with concurrent.futures.ProcessPoolExecutor(arguments.jobs, initializer=_begin_process) as pool:
-        for report in pool.map(partial(run, slow_disk=arguments.slow_disk), seeds):
-            failed += bool(report.violation)
-            if report.violation or arguments.verbose:
-                print(report, flush=True)
-            if report.violation and arguments.log:
-                print(report.log, flush=True)
-    seconds = time.monotonic() - began
-    print(f"{len(seeds)} runs in {seconds:.1f} s ({len(seeds) / seconds * 60:.0f} a minute), {failed} failed")
-    return 1 if failed else 0
+    return run_seeds(partial(run, slow_disk=arguments.slow_disk), arguments)
 
 
 if __name__ == "__main__":

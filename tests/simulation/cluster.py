@@ -1,0 +1,252 @@
+"""One run of a cluster from a seed: three or five brokers, clients and faults, promises checked all along.
+
+    python -m simulation.cluster --seeds 200 --first 1 --jobs 2
+
+prints a line for each run that broke a promise, with its seed, and how many runs there were.
+
+Topics have three replicas and `min.insync.replicas=2`; producers are idempotent and wait for all. At the end
+all faults are mended: then all replicas get in sync again in a bounded time, with equal logs that hold all
+that was acknowledged, read and committed, and the cluster serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+
+from ottla.protocol.errors import ErrorCode, error_of
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
+from ottla.testing.simulation.world import World
+from simulation.clients import (
+    Consumer,
+    Member,
+    Producer,
+    answered,
+    committed_offsets,
+    whole_log,
+)
+from simulation.cluster_checks import ReplicaChecks
+from simulation.cluster_clients import ClusterClient
+from simulation.cluster_faults import Faults
+from simulation.history import History, Partition, Violation
+from simulation.running import outcome, run_seeds, seeds_parser
+
+SECONDS = 60.0
+HEAL_SECONDS = 120.0
+CHECK_SECONDS = 0.02
+TOPIC, PARTITIONS = "orders", 2
+GROUP = "readers"
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 100,
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 3,
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "auto.create.topics.enable": "false",
+    "replica.lag.time.max.ms": 4000,
+    "broker.session.timeout.ms": 5000,
+    "broker.heartbeat.interval.ms": 1000,
+    "log.segment.delete.delay.ms": 1000,
+    "log.flush.offset.checkpoint.interval.ms": 5000,
+    "leader.imbalance.check.interval.seconds": 10,
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    seed: int
+    violation: str
+    trace: str
+    requests: int
+    acknowledged: int
+    read: int
+    commits: int
+    epochs: int
+    faults: dict[str, int] = field(default_factory=dict)
+    healed: float = 0.0
+    log: str = ""
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items()))
+        return (
+            f"seed {self.seed}: {self.violation or 'ok'} ({self.requests} requests, "
+            f"{self.acknowledged} acknowledged, {self.read} read, {self.commits} commits, "
+            f"{self.epochs} leader epochs; {faults}; whole after {self.healed:.1f} s)"
+        )
+
+
+class Run:
+    def __init__(self, seed: int, *, kinds: tuple[str, ...] = (), seconds: float = SECONDS) -> None:
+        """`kinds` are the faults to choose from, by default all."""
+        self.world = World(seed)
+        self._seconds = seconds
+        size = 5 if self.world.rng("size").random() < 0.2 else 3
+        self.brokers = {
+            n: self.world.broker(f"broker-{n}", {**SETTINGS, "node.id": n}) for n in range(1, size + 1)
+        }
+        self.history = History(flushed=frozenset())
+        self.checks = ReplicaChecks(self.brokers, self.world.registry.tree)
+        self.faults = Faults(self.world, self.brokers)
+        self._kinds = {
+            name: fault for name, fault in self.faults.kinds().items() if not kinds or name in kinds
+        }
+        self._healed = 0.0
+
+    def report(self) -> Report:
+        violation, log = outcome(self.world, self._scenario(), self._seconds + 10 * HEAL_SECONDS)
+        return Report(
+            self.world.seed,
+            violation,
+            self.world.trace,
+            sum(self.world.deliveries[broker.name] for broker in self.brokers.values()),
+            self.history.acknowledged,
+            self.history.read,
+            self.history.commits,
+            self.checks.epochs,
+            dict(self.faults.counts),
+            self._healed,
+            log if violation else "",
+        )
+
+    def _client(self, host: str) -> ClusterClient:
+        return ClusterClient(self.world, host, self.brokers)
+
+    async def _scenario(self) -> None:
+        await asyncio.gather(*(self.faults.start(broker) for broker in self.brokers.values()))
+        everything = [(TOPIC, n) for n in range(PARTITIONS)]
+        await self._create(self._client("admin"), TOPIC, PARTITIONS)
+        clients = self._start_clients(everything)
+        checks = asyncio.create_task(self._check_all_along())
+        faults = asyncio.create_task(self.faults.run(self._seconds, self._kinds))
+        await self._unless_violated(faults, [*clients, checks])
+        for task in clients:
+            task.cancel()
+        for result in await asyncio.gather(*clients, return_exceptions=True):
+            if isinstance(result, Violation):
+                raise result
+        await self._unless_violated(asyncio.create_task(self._heal(everything)), [checks])
+        await self._check(everything)
+        for broker in self.brokers.values():
+            await self._unless_violated(asyncio.create_task(broker.stop()), [checks])
+        checks.cancel()
+
+    async def _unless_violated(self, work: asyncio.Task[None], others: list[asyncio.Task[None]]) -> None:
+        """Wait for `work`; the other tasks end only by what they found out."""
+        await asyncio.wait([work, *others], return_when=asyncio.FIRST_COMPLETED)
+        for task in [*others, work]:
+            if task.done():
+                task.result()
+        await work
+
+    def _start_clients(self, everything: list[Partition]) -> list[asyncio.Task[None]]:
+        world, history = self.world, self.history
+        tasks = []
+        for n in range(3):
+            name = f"producer-{n}"
+            producer = Producer(name, self._client(name), history, world.rng(name), may_lose=False)
+            tasks.append(asyncio.create_task(producer.run(everything, 0.4)))
+        for partition in everything:
+            consumer = Consumer(self._client(f"consumer of {partition}"), history, may_lose=False)
+            tasks.append(asyncio.create_task(consumer.run(partition)))
+        for n in range(2):
+            member = Member(GROUP, self._client(f"member-{n}"), history, TOPIC, PARTITIONS)
+            tasks.append(asyncio.create_task(member.run()))
+        tasks.append(asyncio.create_task(self._make_and_delete_topics()))
+        return tasks
+
+    # -- topics ---------------------------------------------------------------------------------------
+
+    async def _create(self, client: ClusterClient, name: str, partitions: int) -> None:
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=3)
+        while True:
+            response = await answered(client, CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+            code = error_of(response.topics[0].error_code)
+            if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return
+            if not code.retriable and code is not ErrorCode.INVALID_REPLICATION_FACTOR:
+                raise Violation(f"{name} could not be created: {code.name}")
+            await asyncio.sleep(0.5)
+
+    async def _make_and_delete_topics(self) -> None:
+        """Topics come and go, sometimes under the same name, with records in them."""
+        client, rng = self._client("admin-2"), self.world.rng("topics")
+        for count in range(1000):
+            await asyncio.sleep(rng.uniform(1.0, 8.0))
+            name = f"short-{rng.randrange(3)}"
+            await self._create(client, name, 1)
+            producer = Producer(f"short-lived-{count}", client, self.history, rng, may_lose=False)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rng.uniform(0.5, 10.0)):
+                    await producer.send((name, 0), 3)
+            await self._delete(client, name)
+            self.history.delete_topic(name)
+
+    async def _delete(self, client: ClusterClient, name: str) -> None:
+        while True:
+            response = await answered(client, DeleteTopicsRequest(topic_names=[name], timeout_ms=5000), 5)
+            code = error_of(response.responses[0].error_code)
+            if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                return
+            if not code.retriable:
+                raise Violation(f"{name} could not be deleted: {code.name}")
+            await asyncio.sleep(0.5)
+
+    # -- what must hold -------------------------------------------------------------------------------
+
+    async def _check_all_along(self) -> None:
+        while True:
+            self.checks.check()
+            self.faults.note_states()
+            await asyncio.sleep(CHECK_SECONDS)
+
+    async def _heal(self, partitions: list[Partition]) -> None:
+        """All faults are over: the cluster becomes whole, and serves."""
+        loop = self.world.loop
+        began = loop.time()
+        await self._within(self.faults.mend(), "all brokers to run")
+        client = self._client("last producer")
+        producer = Producer("last", client, self.history, self.world.rng("last"), may_lose=False)
+        for partition in partitions:
+            await self._within(producer.send(partition, 1), f"a record to be acknowledged in {partition}")
+        while found := self.checks.differences():
+            if loop.time() > began + HEAL_SECONDS:
+                raise Violation(f"after {HEAL_SECONDS:g} s without faults: {'; '.join(found)}")
+            await asyncio.sleep(0.2)
+        self._healed = loop.time() - began
+
+    async def _within(self, work: object, what: str) -> None:
+        try:
+            async with asyncio.timeout(HEAL_SECONDS):
+                await work  # type: ignore[misc]
+        except TimeoutError:
+            raise Violation(f"{HEAL_SECONDS:g} s without faults were too short for {what}") from None
+
+    async def _check(self, partitions: list[Partition]) -> None:
+        client = self._client("checker")
+        for place in partitions:
+            self.history.check_log(place, await whole_log(client, place))
+        offsets = await committed_offsets(client, GROUP, TOPIC, list(range(PARTITIONS)))
+        for n, offset in offsets.items():
+            self.history.check_commit(GROUP, (TOPIC, n), offset)
+        await client.close()
+
+
+def run(seed: int, *, kinds: tuple[str, ...] = (), seconds: float = SECONDS) -> Report:
+    return Run(seed, kinds=kinds, seconds=seconds).report()
+
+
+def main() -> int:
+    parser = seeds_parser(__doc__)
+    parser.add_argument("--faults", default="", help="kinds of faults to choose from, joined by commas")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long there are faults")
+    arguments = parser.parse_args()
+    kinds = tuple(filter(None, arguments.faults.split(",")))
+    return run_seeds(partial(run, kinds=kinds, seconds=arguments.seconds), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

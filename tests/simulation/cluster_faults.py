@@ -1,0 +1,254 @@
+"""Faults for a cluster, from a seed: what machines, disks, networks and registries do to brokers.
+
+Several faults may be under way at once, but one broker suffers one at a time. Each one mends what it broke.
+
+How much may be lost: records are acknowledged by at least two of three replicas (`min.insync.replicas`), so
+one replica at a time may lose what it had not synced, or all it had. It counts as one that lost something
+until it is in the in-sync set of all its partitions again, having been out of it since. Everything else
+(kill -9, pauses, cuts, expired sessions, unknown outcomes) may happen to all brokers at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+
+from ottla.cluster import layout
+from ottla.cluster.registry import Node, RegistryError
+from ottla.testing.simulation.world import SimulatedBroker, World
+
+logger = logging.getLogger("ottla.simulation")
+
+_STOP_SECONDS = 60.0
+_START_AGAIN_SECONDS = 1.0
+Fault = Callable[[SimulatedBroker], Awaitable[None]]
+
+
+class Faults:
+    def __init__(self, world: World, brokers: Mapping[int, SimulatedBroker]) -> None:
+        self._world = world
+        self._brokers = list(brokers.values())
+        self._rng: Random = world.rng("faults")
+        self._busy: dict[str, None] = {}
+        self._incomplete: tuple[SimulatedBroker, dict[str, bool]] | None = None
+        self.counts: dict[str, int] = {}
+        self._starts: list[asyncio.Task[None]] = []
+
+    def kinds(self) -> dict[str, Fault]:
+        return {
+            "kill": self._kill,
+            "power": self._lose_power,
+            "empty": self._empty_disk,
+            "pause": self._pause,
+            "stop": self._stop,
+            "cut": self._cut,
+            "isolate": self._isolate,
+            "registry": self._cut_from_registry,
+            "expire": self._expire,
+            "ambiguous": self._ambiguous,
+            "slow": self._slow,
+            "reset": self._reset,
+            "disk": self._fail_disk,
+        }
+
+    async def run(self, seconds: float, kinds: Mapping[str, Fault]) -> None:
+        """Something happens every few seconds, at most two things at once."""
+        lanes = [self._lane(seconds, kinds), self._lane(seconds, kinds)]
+        await asyncio.gather(*lanes)
+
+    async def _lane(self, seconds: float, kinds: Mapping[str, Fault]) -> None:
+        rng, loop = self._rng, self._world.loop
+        end = loop.time() + seconds
+        while loop.time() < end:
+            await asyncio.sleep(rng.uniform(0.5, 6.0))
+            kind = rng.choice(list(kinds))
+            broker = rng.choice(self._brokers)
+            if broker.name in self._busy:
+                continue
+            self._busy[broker.name] = None
+            try:
+                self.counts[kind] = self.counts.get(kind, 0) + 1
+                logger.warning("fault: %s, %s", kind, broker.name)
+                await kinds[kind](broker)
+                logger.warning("fault over: %s, %s", kind, broker.name)
+            finally:
+                del self._busy[broker.name]
+
+    # -- starts and ends ------------------------------------------------------------------------------
+
+    async def start(self, broker: SimulatedBroker) -> None:
+        """Start a broker as a supervisor does, which tries again when a start fails."""
+        while broker.broker is None:
+            try:
+                await broker.start()
+            except (RegistryError, OSError) as error:
+                logger.warning("%s could not start: %r", broker.name, error)
+                await asyncio.sleep(_START_AGAIN_SECONDS)
+
+    def crash(self, broker: SimulatedBroker, *, power: bool = False) -> None:
+        broker.crash(power=power, noticed=self._rng.random() < 0.5)
+
+    async def _start_again(self, broker: SimulatedBroker) -> None:
+        """Start after a while, and sometimes crash in the middle of it. Starting may take long while others
+        are away: that goes on beside other faults."""
+        await asyncio.sleep(self._rng.choice([0.0, 1.0, 5.0, 15.0]) * self._rng.random())
+        start = asyncio.ensure_future(self.start(broker))
+        if self._rng.random() < 0.2:
+            await asyncio.wait([start], timeout=self._rng.uniform(0.0, 0.5))
+            self.crash(broker)
+        await asyncio.wait([start], timeout=self._rng.uniform(1.0, 20.0))
+        if start.done():
+            start.result()
+            if broker.broker is None:
+                await self._start_again(broker)
+        else:
+            self._starts.append(start)
+
+    async def _kill(self, broker: SimulatedBroker) -> None:
+        if self._rng.random() < 0.7:
+            # After the append and before the answer: in the middle of a request.
+            sender = self._rng.choice([f"producer-{self._rng.randrange(3)}", self._other(broker).name])
+            request = asyncio.ensure_future(self._world.delivery(sender, broker.name))
+            await asyncio.wait([request], timeout=2.0)
+            await asyncio.sleep(self._rng.uniform(0.0, 0.004))
+        self.crash(broker)
+        await self._start_again(broker)
+
+    async def _lose_power(self, broker: SimulatedBroker) -> None:
+        if not self._may_lose(broker):
+            await self._kill(broker)
+            return
+        self.crash(broker, power=True)
+        await self._start_again(broker)
+
+    async def _empty_disk(self, broker: SimulatedBroker) -> None:
+        if not self._may_lose(broker):
+            await self._kill(broker)
+            return
+        self.crash(broker)
+        broker.use_new_disk()
+        await self._start_again(broker)
+
+    async def _stop(self, broker: SimulatedBroker) -> None:
+        stop = asyncio.ensure_future(broker.stop())
+        done, _ = await asyncio.wait([stop], timeout=_STOP_SECONDS)
+        if not done:
+            self.crash(broker)
+        await stop
+        await self._start_again(broker)
+
+    async def _pause(self, broker: SimulatedBroker) -> None:
+        """Shorter or longer than its session."""
+        broker.host.pause()
+        await asyncio.sleep(self._rng.choice([1.0, 8.0, 20.0]) * self._rng.random())
+        self._world.resume(broker.host)
+
+    # -- how much may be lost -------------------------------------------------------------------------
+
+    def note_states(self) -> None:
+        """To be called often: follows whether the broker that lost records is complete again."""
+        if self._incomplete is None:
+            return
+        broker, was_out = self._incomplete
+        complete = True
+        for path, node in self._partition_nodes():
+            state = layout.partition_from(node.data)
+            if broker.node_id not in state.replicas:
+                continue
+            if broker.node_id not in state.isr:
+                was_out[path] = True
+                complete = False
+            elif path in was_out and not was_out[path]:
+                complete = False
+        if complete:
+            logger.warning("%s has again all that it lost", broker.name)
+            self._incomplete = None
+
+    def _may_lose(self, broker: SimulatedBroker) -> bool:
+        if self._incomplete is not None:
+            return False
+        # A partition that comes later begins with what the broker has then.
+        self._incomplete = broker, {path: False for path, _ in self._partition_nodes()}
+        return True
+
+    def _partition_nodes(self) -> list[tuple[str, Node]]:
+        nodes = self._world.registry.tree.subtree(layout.TOPICS)
+        return [(path, node) for path, node in nodes.items() if path.count("/") == 4]
+
+    # -- links ----------------------------------------------------------------------------------------
+
+    def _other(self, broker: SimulatedBroker) -> SimulatedBroker:
+        return self._rng.choice([each for each in self._brokers if each is not broker])
+
+    def _a_while(self) -> float:
+        return self._rng.choice([1.0, 6.0, 20.0]) * self._rng.random()
+
+    async def _cut(self, broker: SimulatedBroker) -> None:
+        """Between two brokers, one way or both."""
+        other = self._other(broker)
+        self._world.network.cut(broker.host, other.host, both=self._rng.random() < 0.5)
+        await asyncio.sleep(self._a_while())
+        self._world.network.mend(broker.host, other.host)
+
+    async def _isolate(self, broker: SimulatedBroker) -> None:
+        """From all other brokers, and sometimes from the registry too, while clients reach it."""
+        others = [each for each in self._brokers if each is not broker]
+        both, with_registry = self._rng.random() < 0.7, self._rng.random() < 0.5
+        for other in others:
+            self._world.network.cut(broker.host, other.host, both=both)
+        if with_registry:
+            self._world.cut_from_registry(broker.host)
+        await asyncio.sleep(self._a_while())
+        for other in others:
+            self._world.network.mend(broker.host, other.host)
+        self._world.mend_registry(broker.host)
+
+    async def _cut_from_registry(self, broker: SimulatedBroker) -> None:
+        there, back = self._rng.choice([(True, True), (True, False), (False, True)])
+        self._world.cut_from_registry(broker.host, there=there, back=back)
+        await asyncio.sleep(self._a_while())
+        self._world.mend_registry(broker.host)
+
+    async def _slow(self, broker: SimulatedBroker) -> None:
+        other = self._other(broker)
+        self._world.network.slow_down(broker.host, other.host, self._rng.uniform(0.05, 2.0))
+        await asyncio.sleep(self._a_while())
+        self._world.network.slow_down(broker.host, other.host, 0.0)
+
+    async def _reset(self, broker: SimulatedBroker) -> None:
+        self._world.network.reset(broker.host)
+
+    # -- the registry ---------------------------------------------------------------------------------
+
+    async def _expire(self, broker: SimulatedBroker) -> None:
+        self._world.registry.notice_death(broker.name)
+
+    async def _ambiguous(self, broker: SimulatedBroker) -> None:
+        self._world.registry.ambiguous = self._rng.uniform(0.1, 0.6)
+        await asyncio.sleep(self._a_while())
+        self._world.registry.ambiguous = 0.0
+
+    # -- disks ----------------------------------------------------------------------------------------
+
+    async def _fail_disk(self, broker: SimulatedBroker) -> None:
+        """A disk that refuses some of its work; then it is repaired and the broker started again."""
+        broker.disk.fail(self._rng.choice(["write", "sync", "read"]), name=".log")
+        await asyncio.sleep(self._a_while())
+        broker.disk.heal()
+        self.crash(broker)
+        await self._start_again(broker)
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    async def mend(self) -> None:
+        """All faults are over, and all brokers run."""
+        self._world.network.mend()
+        self._world.network.speed_up()
+        self._world.registry.ambiguous = 0.0
+        for broker in self._brokers:
+            broker.disk.heal()
+            self._world.resume(broker.host)
+        await asyncio.gather(*self._starts)
+        await asyncio.gather(*map(self.start, self._brokers))
