@@ -38,6 +38,7 @@ from ottla.broker.inspections import Inspections
 from ottla.broker.isr_changes import IsrChanges
 from ottla.broker.limits import (
     client_memory_limits,
+    election_settings,
     group_settings,
     inspection_memory,
     limits_of,
@@ -88,6 +89,8 @@ logger = logging.getLogger("ottla.broker")
 
 _SESSION_END_SECONDS = 60.0
 """So long a broker waits at its start for the registration of its last run to end."""
+_HAND_OVER_SECONDS = 10.0
+"""So long a broker waits at its end until others lead its partitions."""
 T = TypeVar("T")
 
 
@@ -189,7 +192,7 @@ class Broker:
             self.replicas,
             lambda: self.image,
             lambda: self.config["replica.lag.time.max.ms"],
-            lambda request: self.controller.alter_partitions(request),
+            lambda request: self.channel.alter_partitions(request),
             self.clock,
         )
         self.metrics.add_gauges(self._server, self.watchdog.counts, self.purgatory, self.replicas)
@@ -306,6 +309,8 @@ class Broker:
             broker_id=self.node_id,
             check_topic_configs=validate_topic_config,
             defaults=topic_defaults(self.config),
+            clock=self.clock,
+            elections=election_settings(self.config),
         )
         self._leaving.push_async_callback(self.controller.stop)
         await self.controller.start()
@@ -403,6 +408,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what is under way, then close everything cleanly."""
+        await self._hand_over_leaderships()
         self.watchdog.stop()
         self._server.stop_reading()
         self._scheduler.finish()
@@ -424,6 +430,19 @@ class Broker:
         self._threads.shutdown()
         self._writers.shutdown()
         logger.info("broker %d stopped cleanly", self.node_id)
+
+    async def _hand_over_leaderships(self) -> None:
+        """Controlled shutdown: other brokers lead before this one stops, so that clients hardly notice."""
+        if not self.config["controlled.shutdown.enable"] or len(self.image.brokers) < 2:
+            return
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                left = (await self.channel.begin_shutdown()).remaining
+        except (ApiError, TimeoutError) as error:
+            logger.warning("broker %d stops without a controlled shutdown: %s", self.node_id, error)
+        else:
+            if left:
+                logger.info("broker %d stops; %d partitions have no other leader", self.node_id, left)
 
     async def kill(self) -> None:
         """Let go of everything without a clean end, as a crash would: files stay as they are."""

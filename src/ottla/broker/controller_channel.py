@@ -24,6 +24,8 @@ from ottla.protocol import codec
 from ottla.protocol.apis import APIS
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from ottla.protocol.messages.begin_shutdown import BeginShutdownRequest, BeginShutdownResponse
 from ottla.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -182,6 +184,37 @@ class ControllerChannel:
         return await self._at_controller(
             self._controller.allocate_producer_ids, remote, CONTROL, _REQUEST_SECONDS, repeatable=True
         )
+
+    async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Propose in-sync sets. May be repeated, since each names the partition epoch that it changes."""
+
+        async def local() -> AlterPartitionResponse:
+            return await self._controller.alter_partitions(request)
+
+        async def remote(client: PeerClient, left: float) -> AlterPartitionResponse:
+            response: AlterPartitionResponse = await client.call(request, timeout=left)
+            return response
+
+        return await self._at_controller(local, remote, CONTROL, _CALL_SECONDS, repeatable=True)
+
+    async def begin_shutdown(self) -> BeginShutdownResponse:
+        """Have the leaderships of this broker moved away. It comes when this broker acts on that."""
+
+        async def local() -> BeginShutdownResponse:
+            version, remaining = await self._controller.begin_shutdown(self._node_id, self._broker_epoch())
+            return BeginShutdownResponse(image_version=version, remaining=remaining)
+
+        async def remote(client: PeerClient, left: float) -> BeginShutdownResponse:
+            request = BeginShutdownRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
+            answer: BeginShutdownResponse = await client.call(request, timeout=left)
+            _check(answer.error_code)
+            return answer
+
+        answer = await self._at_controller(local, remote, CONTROL, _CALL_SECONDS, repeatable=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEADERS_SECONDS):
+                await self._caught_up(answer.image_version)
+        return answer
 
     async def _at_controller(
         self,

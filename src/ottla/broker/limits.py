@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ottla.broker.server import Limits
+from ottla.cluster.elections import ElectionSettings
 from ottla.cluster.topic_rules import TopicDefaults
 from ottla.config.values import BrokerConfig
 from ottla.coordinator.group import GroupSettings
@@ -68,4 +69,12 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
         max_partitions=config["max.partitions"],
         offsets_partitions=config["offsets.topic.num.partitions"],
         max_configured_groups=config["max.configured.groups"],
+    )
+
+
+def election_settings(config: BrokerConfig) -> ElectionSettings:
+    interval = config["leader.imbalance.check.interval.seconds"]
+    return ElectionSettings(
+        session_timeout=config["broker.session.timeout.ms"] / 1000,
+        balance_interval=interval if config["auto.leader.rebalance.enable"] else None,
     )

@@ -206,15 +206,15 @@ replica.high.watermark.checkpoint.interval.ms  LONG  5000  >=1   high
     How often high watermarks are written down.
 num.replica.fetchers                  INT     1            >=1   cluster-wide high unused
     Connections over which a follower fetches from one leader.
-auto.leader.rebalance.enable          BOOLEAN true         -     high unused
+auto.leader.rebalance.enable          BOOLEAN true         -     high
     Give leadership back to the first replica of each partition.
-leader.imbalance.check.interval.seconds  LONG  300         >=1   high unused
+leader.imbalance.check.interval.seconds  LONG  300         >=1   high
     How often leadership is looked at for auto.leader.rebalance.enable.
 broker.heartbeat.interval.ms          INT     2000         -
     How often a broker sends a heartbeat to the controller.
-broker.session.timeout.ms             INT     9000         -     unused
+broker.session.timeout.ms             INT     9000         -
     A broker that has been silent so long counts as dead.
-controlled.shutdown.enable            BOOLEAN true         -     unused
+controlled.shutdown.enable            BOOLEAN true         -
     Move leadership away before a broker stops.
 
 # Consumer groups and offsets

@@ -20,6 +20,8 @@ from ottla.broker.handlers.consumer_groups import (
 from ottla.broker.handlers.controller_requests import (
     ControllerRequests,
     allocate_producer_ids,
+    alter_partition,
+    begin_shutdown,
     fetch_image,
     forward,
 )
@@ -105,9 +107,11 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
 
 
 BROKER_HANDLERS: dict[int, Handler[HandlerPorts]] = {
+    56: alter_partition,
     67: allocate_producer_ids,
     1100: fetch_image,
     1101: forward,
+    1102: begin_shutdown,
 }
 """What brokers ask of each other, on the listener for other brokers only."""
 

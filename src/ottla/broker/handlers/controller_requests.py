@@ -1,4 +1,5 @@
-"""What brokers ask of the active controller: FetchImage (1100), Forward (1101) and AllocateProducerIds (67).
+"""What brokers ask of the active controller: FetchImage (1100), Forward (1101), AlterPartition (56),
+AllocateProducerIds (67) and BeginShutdown (1102).
 
 Only the active controller answers; others say NOT_CONTROLLER, and nothing was done. The sender names the
 epoch of its registration: requests of an earlier run of that broker are refused with STALE_BROKER_EPOCH.
@@ -19,6 +20,8 @@ from ottla.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )
+from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from ottla.protocol.messages.begin_shutdown import BeginShutdownRequest, BeginShutdownResponse
 from ottla.protocol.messages.fetch_image import FetchImageRequest, FetchImageResponse
 from ottla.protocol.messages.forward import ForwardRequest, ForwardResponse
 
@@ -79,3 +82,19 @@ async def allocate_producer_ids(
     except ApiError as error:
         return AllocateProducerIdsResponse(error_code=error.code)
     return AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=count)
+
+
+async def alter_partition(
+    broker: ControllerRequests, request: AlterPartitionRequest, context: RequestContext
+) -> AlterPartitionResponse:
+    return await broker.controller.alter_partitions(request)
+
+
+async def begin_shutdown(
+    broker: ControllerRequests, request: BeginShutdownRequest, context: RequestContext
+) -> BeginShutdownResponse:
+    try:
+        version, led = await broker.controller.begin_shutdown(request.broker_id, request.broker_epoch)
+    except ApiError as error:
+        return BeginShutdownResponse(error_code=error.code)
+    return BeginShutdownResponse(image_version=version, remaining=led)

@@ -26,6 +26,7 @@ from ottla.broker.handlers.configs import (
     alter_configs,
     incremental_alter_configs,
 )
+from ottla.broker.handlers.elections import elect_leaders, refuse_election
 from ottla.broker.handlers.topics import TopicAdministration, create_partitions, create_topics, delete_topics
 from ottla.broker.ports import SlicedWork
 from ottla.completion import Completion
@@ -222,5 +223,6 @@ FORWARDED: dict[int, Forwarded] = {
     20: Forwarded(delete_topics, _refuse_deletion),
     33: Forwarded(alter_configs, _refuse_replacement),
     37: Forwarded(create_partitions, _refuse_growth),
+    43: Forwarded(elect_leaders, refuse_election),
     44: _ForwardedLogLevels(incremental_alter_configs, _refuse_alteration),
 }
