@@ -24,21 +24,17 @@ from ottla.broker.backlog import Backlog
 from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.cleaning import Cleaning
 from ottla.broker.client_memory import ClientMemory
-from ottla.broker.controller_channel import ControllerChannel
-from ottla.broker.controller_location import ControllerLocation
 from ottla.broker.creation_rate import CreationRate
+from ottla.broker.data_folder import check_belongs_here
 from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_environment import BrokerGroupEnvironment
 from ottla.broker.handlers import BROKER_HANDLERS, HANDLERS, advertised_by
 from ottla.broker.image_follower import ImageChange, ImageFollower
-from ottla.broker.image_polls import ImagePolls
-from ottla.broker.image_source import ImageSource
 from ottla.broker.inspections import Inspections
 from ottla.broker.isr_changes import IsrChanges
 from ottla.broker.limits import (
     client_memory_limits,
-    election_settings,
     group_settings,
     inspection_memory,
     limits_of,
@@ -48,8 +44,8 @@ from ottla.broker.local_partitions import LocalPartitions
 from ottla.broker.log_starts import LogStarts
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
+from ottla.broker.membership import Membership
 from ottla.broker.page_cache import Done
-from ottla.broker.peers import Peers
 from ottla.broker.replica_fetching import PeerLeader, ReplicaFetching
 from ottla.broker.request_scheduler import RequestScheduler, Steps
 from ottla.broker.server import Server
@@ -57,8 +53,6 @@ from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
 from ottla.broker.watchdog import Watchdog
 from ottla.clock import Clock, SystemClock
-from ottla.cluster import layout
-from ottla.cluster.controller import Controller
 from ottla.cluster.image import (
     BROKER_CONFIG,
     TOPIC_CONFIG,
@@ -67,10 +61,9 @@ from ottla.cluster.image import (
     Endpoint,
     ImageDelta,
 )
-from ottla.cluster.registration import Registration
 from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.registry_backends import registry_at
-from ottla.config.values import REGISTRY_FILE, BrokerConfig, TopicConfig, topic_config, validate_topic_config
+from ottla.config.values import BrokerConfig, TopicConfig, topic_config
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.log_lines import ClientLog
 from ottla.peer.client import Connector
@@ -78,24 +71,16 @@ from ottla.peer.tcp import TcpConnector
 from ottla.protocol.errors import ApiError
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replicas import Replicas
-from ottla.storage.checkpoints import META
 from ottla.storage.files import Disk, RealDisk
-from ottla.storage.leader_epochs import CorruptCheckpoint
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
 from ottla.storage.results import NotInMemory
 
 logger = logging.getLogger("ottla.broker")
 
-_SESSION_END_SECONDS = 60.0
-"""So long a broker waits at its start for the registration of its last run to end."""
 _HAND_OVER_SECONDS = 10.0
 """So long a broker waits at its end until others lead its partitions."""
 T = TypeVar("T")
-
-
-class WrongFolder(Exception):
-    """The data folder was written by another cluster or another broker."""
 
 
 class Broker:
@@ -243,7 +228,7 @@ class Broker:
         self.fetching = ReplicaFetching(
             self.node_id,
             self.replicas,
-            lambda leader: PeerLeader(self._peers, leader),
+            lambda leader: PeerLeader(self._membership.peers, leader),
             self._broker_epoch,
             lambda: self.config,
         )
@@ -263,7 +248,7 @@ class Broker:
             if report.is_remarkable:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
         await self._join_cluster()
-        self.follower.start(self._image_source)
+        self.follower.start(self._membership.image_source)
         self.isr_changes.start()
         self._maintenance.start()
         self.cleaning.start()
@@ -293,72 +278,30 @@ class Broker:
 
     async def _join_cluster(self) -> None:
         """Register, stand for election as controller, and take over the image that shows this broker."""
-        registry = self._make_registry()
-        await registry.open()
-        self._leaving.push_async_callback(registry.close)
-        await layout.prepare(registry, self.rng)
-        await self._check_belongs_here(registry)
         _, host, port = self.endpoints[0]
-        node = BrokerNode(self.node_id, host, port, rack=self.config["broker.rack"], endpoints=self.endpoints)
-        registration = Registration(registry, node)
-        self._leaving.push_async_callback(registration.stop)
-        await registration.start(patience=_SESSION_END_SECONDS)
-        self.controller = Controller(
-            registry,
-            rng=self.rng,
-            broker_id=self.node_id,
-            check_topic_configs=validate_topic_config,
-            defaults=topic_defaults(self.config),
-            clock=self.clock,
-            elections=election_settings(self.config),
-        )
-        self._leaving.push_async_callback(self.controller.stop)
-        await self.controller.start()
-        await self._open_channel(registry, registration)
-        self._server.serve(self.config.listeners.inter_broker.name)  # brokers ask the controller first of all
-        if not self.controller.active and self._location.remote is None:
-            # The session of this broker's last run is still the controller until it expires.
-            logger.info("broker %d waits until the registry has ended an earlier session", self.node_id)
-        news = await self._image_source.after(0)
-        await self._handle_unclean_shutdown(leads=_leads(self.node_id, news))
-        while not self._is_member(registration.broker.epoch):
-            await self.follower.take_next(self._image_source)
-
-    async def _open_channel(self, registry: Registry, registration: Registration) -> None:
-        """The ways to the controller, here or elsewhere."""
-        self._peers = Peers(self.node_id, self.config.listeners.inter_broker.name, self._connector, self.rng)
-        self._leaving.push_async_callback(self._peers.close)
-        self._location = ControllerLocation(self.node_id, registry, self._peers)
-        self._leaving.push_async_callback(self._location.stop)
-        await self._location.start()
-        self.image_polls = ImagePolls(self.controller.feed)
-        self._leaving.callback(self.image_polls.close)
-        self.channel = ControllerChannel(
-            self.node_id,
-            self.controller,
-            self._location,
-            self._peers,
-            self.image_polls,
-            broker_epoch=lambda: registration.broker.epoch,
-            caught_up=self.caught_up,
-        )
-        self._leaving.callback(self.channel.close)
-        self._image_source = ImageSource(
-            self.node_id,
-            self.controller.feed,
-            self._location,
-            self._peers,
+        self._membership = member = Membership(
+            BrokerNode(self.node_id, host, port, rack=self.config["broker.rack"], endpoints=self.endpoints),
+            self._make_registry(),
+            lambda: self.config,
             self.follower,
-            broker_epoch=lambda: registration.broker.epoch,
-            heartbeat_seconds=lambda: max(self.config["broker.heartbeat.interval.ms"], 100) / 1000,
+            connector=self._connector,
+            clock=self.clock,
+            rng=self.rng,
         )
-        self._leaving.push_async_callback(self._image_source.stop)
-        self._image_source.start()
-
-    def _is_member(self, broker_epoch: int) -> bool:
-        """The controller has taken in this registration, so that clients may come."""
-        node = self.image.brokers.get(self.node_id)
-        return node is not None and node.epoch == broker_epoch and not node.fenced
+        self.controller, self.channel, self.image_polls = (
+            member.controller,
+            member.channel,
+            member.image_polls,
+        )
+        self._leaving.push_async_callback(member.leave)
+        await member.join(partial(check_belongs_here, self.directory, self.node_id))
+        self._server.serve(self.config.listeners.inter_broker.name)  # brokers ask the controller first of all
+        if member.waits_for_itself:
+            logger.info("broker %d waits until the registry has ended an earlier session", self.node_id)
+        news = await member.image_source.after(0)
+        await self._handle_unclean_shutdown(leads=_leads(self.node_id, news))
+        while not member.is_shown(self.image):
+            await self.follower.take_next(member.image_source)
 
     async def _handle_unclean_shutdown(self, *, leads: bool) -> None:
         """After a loss of power: begin new leader epochs, by which consumers tell new records from lost ones.
@@ -379,33 +322,6 @@ class Broker:
                 )
         await self.in_thread(self.directory.note_boot)
 
-    async def _check_belongs_here(self, registry: Registry) -> None:
-        """Refuse the data of another cluster or broker: its logs would be taken for strays."""
-        ours = {"cluster.id": await layout.cluster_id_of(registry), "node.id": str(self.node_id)}
-        try:
-            found = self.directory.read_meta()
-        except CorruptCheckpoint as damage:
-            raise WrongFolder(
-                f"{damage}; if this is the right data folder, delete that file: the broker writes a new one "
-                f"when the {REGISTRY_FILE} beside it knows the logs in the folder"
-            ) from damage
-        topics = set() if found else set(await registry.children(layout.TOPICS))
-        unclaimed = [log.name for log in self.directory.logs.values() if log.size and log.topic not in topics]
-        if not found and unclaimed:
-            raise WrongFolder(
-                f"the data folder {self.directory.path} holds {len(unclaimed)} logs of topics that the "
-                f"registry does not know, among them {unclaimed[0]}; use another folder, or put back the "
-                f"{META} and the {REGISTRY_FILE} that go with them"
-            )
-        for key, value in ours.items():
-            if found.get(key, value) != value:
-                raise WrongFolder(
-                    f"the data folder {self.directory.path} belongs to {key} {found[key]}, not to {value}; "
-                    f"use another folder, or put back the {REGISTRY_FILE} that goes with it"
-                )
-        if not ours.items() <= found.items():
-            self.directory.write_meta({"version": "1", **found, **ours})
-
     async def stop(self) -> None:
         """Answer what is under way, then close everything cleanly."""
         await self._hand_over_leaderships()
@@ -417,8 +333,7 @@ class Broker:
         await self.cleaning.stop()
         await self.groups.stop()
         self.purgatory.expire_all()
-        self.image_polls.close()
-        self.channel.close()
+        self._membership.end_waiting()
         self.lookups.close()
         await self._server.drain()
         await self.fetching.stop()
@@ -502,7 +417,7 @@ class Broker:
             await self.groups.forget_topics(change.deleted_topics)
 
     async def _tell_peers(self, change: ImageChange) -> None:
-        await self._peers.follow(change.image.brokers)
+        await self._membership.peers.follow(change.image.brokers)
 
     async def _tell_isr_changes(self, change: ImageChange) -> None:
         if change.delta.brokers:

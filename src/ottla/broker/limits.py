@@ -69,6 +69,8 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
         max_partitions=config["max.partitions"],
         offsets_partitions=config["offsets.topic.num.partitions"],
         max_configured_groups=config["max.configured.groups"],
+        min_insync_replicas=config["min.insync.replicas"],
+        unclean_elections=config["unclean.leader.election.enable"],
     )
 
 

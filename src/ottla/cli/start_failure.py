@@ -18,7 +18,7 @@ OTHER_FOLDER = "Give another one with --data DIR."
 
 def start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Failure | None:
     """What a person should read when the broker does not start."""
-    from ottla.broker.broker import WrongFolder
+    from ottla.broker.data_folder import WrongFolder
     from ottla.broker.sockets import CannotListen
     from ottla.cluster.registration import BrokerIdInUse
     from ottla.cluster.registry import RegistryError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ottla.testing
-from ottla.broker.broker import WrongFolder
+from ottla.broker.data_folder import WrongFolder
 from ottla.config.values import REGISTRY_FILE
 from ottla.storage.checkpoints import META
 from raw_client import RawClient
