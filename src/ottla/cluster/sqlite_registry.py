@@ -155,7 +155,7 @@ class SqliteStore:
     async def _wake_watches(self) -> None:
         self.changes += 1
         watches = [watch for watch in self._watches if not watch[2].done()]
-        self._watches = watches
+        self._watches = list(watches)  # more may come while the signatures are read
         if not watches:
             return
         tree = self.tree

@@ -203,6 +203,25 @@ async def test_a_committed_change_succeeds_even_when_watches_cannot_be_checked(t
     await registry.close()
 
 
+async def test_a_watch_may_come_while_others_are_checked(tmp_path: Path) -> None:
+    registry = registry_at(tmp_path / "registry.sqlite")
+    await registry.open()
+    later = []
+
+    async def watch(path: str) -> None:
+        await asyncio.to_thread(len, path)  # at any moment
+        later.append(await registry.watch(path))
+
+    for number in range(10):
+        first = await registry.watch(f"/{number}")
+        await asyncio.gather(
+            registry.commit([Create(f"/{number}")]), *(watch(f"/later-{number}-{each}") for each in range(10))
+        )
+        await asyncio.wait_for(first, 5)
+    assert len(later) == 100 and not any(each.done() for each in later)
+    await registry.close()
+
+
 async def test_heartbeats_continue_after_any_error(tmp_path: Path) -> None:
     registry = registry_at(tmp_path / "registry.sqlite")
     await registry.open()
