@@ -83,6 +83,8 @@ class PartitionLife(RuleBasedStateMachine):
             assert not complete & brokers.active
             assert self.unclean_allowed or not complete, "nobody who is complete is left to wait for"
             assert new.isr == (new.leader,) and not new.elr
+            if not self.unclean_allowed and new.leader in self.emptied:
+                assert len(new.replicas) == 1, "an empty log makes others throw theirs away"
             self.committed = min(self.committed, self.ends[new.leader])
         self.state = new
 
@@ -136,6 +138,16 @@ class PartitionLife(RuleBasedStateMachine):
             self.alter([*members, (follower, self.epochs[follower] - epoch_is_old)], epoch_is_old)
 
     @precondition(lambda self: self.leads)
+    @rule(epoch_is_old=st.booleans())
+    def catch_up(self, epoch_is_old: bool) -> None:
+        """All that are there fetch to the end, and their leader asks for them all to be in sync."""
+        for follower in self.state.replicas:
+            if follower in self.registered:
+                self.ends[follower] = self.ends[self.state.leader]
+                self.expand(follower, epoch_is_old)
+        self.produce(1)
+
+    @precondition(lambda self: self.leads)
     @rule(follower=broker_ids)
     def shrink(self, follower: int) -> None:
         if follower != self.state.leader and follower in self.state.isr:
@@ -165,6 +177,11 @@ class PartitionLife(RuleBasedStateMachine):
         self.fenced.discard(broker)
         self.settle()
 
+    @rule()
+    def unfence_all(self) -> None:
+        for broker in IDS:
+            self.unfence(broker)
+
     @rule(broker=broker_ids)
     def begin_shutdown(self, broker: int) -> None:
         if broker in self.registered:
@@ -178,11 +195,11 @@ class PartitionLife(RuleBasedStateMachine):
         self.emptied.discard(broker)
         self.settle()
 
-    @rule(broker=broker_ids, kept=st.integers(0, 3), unclean=st.booleans())
-    def register(self, broker: int, kept: int, unclean: bool) -> None:
-        """It comes back, fenced at first. Uncleanly: with some of its records, or none."""
+    @rule(broker=broker_ids, kept=st.integers(0, 3), unclean=st.booleans(), fenced=st.booleans())
+    def register(self, broker: int, kept: int, unclean: bool, fenced: bool) -> None:
+        """It comes back, fenced or as the controller's own. Uncleanly: with some of its records, or none."""
         self.registered.add(broker)
-        self.fenced.add(broker)
+        (self.fenced.add if fenced else self.fenced.discard)(broker)
         self.stopping.discard(broker)
         self.emptied.discard(broker)
         self.epochs[broker] += 1
@@ -249,4 +266,4 @@ class PartitionLife(RuleBasedStateMachine):
 
 
 TestPartitionLife = PartitionLife.TestCase
-TestPartitionLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestPartitionLife.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
