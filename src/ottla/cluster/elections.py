@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 from ottla.clock import Clock
 from ottla.cluster import layout
+from ottla.cluster.election_reports import broker_news, report_elections
 from ottla.cluster.image import (
     BROKER_CONFIG,
-    NO_LEADER,
     TOPIC_CONFIG,
     BrokerNode,
     ClusterImage,
@@ -29,27 +29,14 @@ from ottla.cluster.image import (
     PartitionState,
 )
 from ottla.cluster.image_writer import ImageWriter
+from ottla.cluster.isr_requests import answer_alter_partition
 from ottla.cluster.layout import Loaded, Lost
 from ottla.cluster.liveness import Liveness
-from ottla.cluster.partition_rules import (
-    Brokers,
-    WantedIsr,
-    alter,
-    is_unclean,
-    prefer,
-    settle,
-    without_stale_elr,
-)
+from ottla.cluster.partition_rules import Brokers, prefer, settle, without_stale_elr
 from ottla.cluster.registry import Create, Operation, Set
 from ottla.cluster.topic_rules import TopicDefaults
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.protocol.messages.alter_partition import (
-    AlteredPartition,
-    AlteredTopic,
-    AlterPartitionData,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-)
+from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +44,6 @@ MIN_ISR = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 _AT_A_TIME = 500
 """Partitions that are looked at in one iteration of the event loop."""
-_NAMED = 5
-"""Partitions that a log line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +85,8 @@ class Elections:
         """Brokers that are about to stop, and their epochs."""
         self._lost: dict[int, Lost] = {}
         self._unclean_epochs: dict[int, int] = {}
+        self._seen: set[int] = set()
+        """Brokers that were in service in this term."""
         self._waiting_until = 0.0
         self._balance_at = 0.0
         self._settled: Brokers | None = None
@@ -125,6 +112,7 @@ class Elections:
         image = loaded.image
         self._liveness.begin({broker.id: broker.epoch for broker in image.brokers.values()}, now)
         self._stopping = {}
+        self._seen = set(image.brokers)
         self._lost = dict(loaded.lost)
         self._unclean_epochs = dict(loaded.unclean_epochs)
         self._waiting_until = now + self._settings.session_timeout if cluster_is_starting else now
@@ -180,6 +168,7 @@ class Elections:
         for broker_id in fresh:
             self._liveness.registered(broker_id, present[broker_id].node.epoch, now)
             self._lost[broker_id] = present[broker_id].lost
+        self._seen |= {id_ for id_ in present if not self._liveness.is_fenced(id_, now)}
         self._stopping = {
             id_: epoch
             for id_, epoch in self._stopping.items()
@@ -211,7 +200,7 @@ class Elections:
             if shown.get(broker_id) != node:
                 changed[broker_id] = node
         for broker_id, new in changed.items():
-            _log.info("%s", _news(broker_id, shown.get(broker_id), new))
+            _log.info("%s", broker_news(broker_id, shown.get(broker_id), new))
         if changed:
             self._writer.publish_brokers(changed)
 
@@ -220,13 +209,14 @@ class Elections:
         present = frozenset(self._image.brokers if registered is None else registered)
         alive = {broker for broker in present if not self._liveness.is_fenced(broker, now)}
         stopping = frozenset(alive & self._stopping.keys())
+        waiting = now < self._waiting_until
         return Brokers(
             active=frozenset(alive - stopping),
             stopping=stopping,
             unclean=frozenset(unclean),
             emptied=frozenset(id_ for id_, lost in self._lost.items() if lost is Lost.ALL),
-            registered=present,
-            waiting=now < self._waiting_until,
+            seen=frozenset(self._seen) if waiting else frozenset(),
+            waiting=waiting,
         )
 
     # Elections
@@ -247,7 +237,7 @@ class Elections:
         await self._writer.write_partitions(changed, marks)
         self._unclean_epochs.update(unclean)
         self._settled = replace(brokers, unclean=frozenset())
-        _report(before, changed, brokers)
+        report_elections(before, changed, brokers)
 
     def _mark_unclean(self, broker_id: int, epoch: int) -> Operation:
         path, data = layout.unclean_path(broker_id), layout.to_bytes({"epoch": epoch})
@@ -292,7 +282,8 @@ class Elections:
         changed = await self._decisions(lambda state, min_isr, _: prefer(state, brokers, min_isr=min_isr))
         if changed:
             await self._writer.write_partitions(changed)
-            _log.info("%d partitions are led by their preferred replica again", _count(changed))
+            count = sum(map(len, changed.values()))
+            _log.info("%d partitions are led by their preferred replica again", count)
 
     async def begin_shutdown(self, broker_id: int, broker_epoch: int) -> int:
         """Moves leadership and in-sync membership away from a broker; how many partitions it still leads."""
@@ -329,7 +320,7 @@ class Elections:
                 results[name, index] = None
         before = self._image
         await self._writer.write_partitions(changed)
-        _report(before, changed, brokers)
+        report_elections(before, changed, brokers)
         return results
 
     def _all_partitions(self) -> list[tuple[str, int]]:
@@ -362,38 +353,11 @@ class Elections:
     async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Gives partitions the in-sync sets that their leader asks for, each or the reason why not."""
         self.check_broker(request.broker_id, request.broker_epoch)
-        brokers = self._brokers()
-        epochs = {broker.id: broker.epoch for broker in self._image.brokers.values()}
-        changed: dict[str, dict[int, PartitionState]] = {}
-        answers: list[AlteredTopic] = []
-        looked_at = 0
-        for asked in request.topics:
-            topic = self._image.topics_by_id.get(asked.topic_id)
-            answer = AlteredTopic(topic_id=asked.topic_id)
-            answers.append(answer)
-            for each in asked.partitions:
-                looked_at += 1
-                if looked_at % _AT_A_TIME == 0:
-                    await asyncio.sleep(0)
-                if topic is None:
-                    answer.partitions.append(_refused(each, ErrorCode.UNKNOWN_TOPIC_ID))
-                    continue
-                state = self._image.partition(topic.name, each.partition_index)
-                if state is None:
-                    answer.partitions.append(_refused(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-                    continue
-                min_isr, _ = self._rules_of(topic.name)
-                state = changed.get(topic.name, {}).get(each.partition_index, state)
-                try:
-                    new = alter(state, _wanted(request.broker_id, each), brokers, epochs, min_isr=min_isr)
-                except ApiError as refusal:
-                    answer.partitions.append(_refused(each, refusal.code))
-                    continue
-                if new is not state:
-                    changed.setdefault(topic.name, {})[each.partition_index] = new
-                answer.partitions.append(_altered(each.partition_index, new))
-        await self._writer.write_partitions(changed)
-        return AlterPartitionResponse(topics=answers)
+        answer = await answer_alter_partition(
+            request, self._image, self._brokers(), lambda topic: self._rules_of(topic)[0]
+        )
+        await self._writer.write_partitions(answer.changed)
+        return answer.response
 
     async def before_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
         """These configurations are about to be written, whole.
@@ -401,17 +365,24 @@ class Elections:
         With a lower `min.insync.replicas` the high watermark may advance without the replicas that are
         eligible under the higher one. So they are forgotten before a leader learns of it.
         """
-        topics = self._image.topics
-        every = configs.get((BROKER_CONFIG, ""))
-        lowest = 1 if every is None else int(every.get(MIN_ISR, 1))
-        for (kind, name), new in configs.items():
-            if kind == TOPIC_CONFIG and name in topics:
-                default = self._defaults().min_insync_replicas if every is None else lowest
+        image = self._image
+        changes = {
+            resource: new
+            for resource, new in configs.items()
+            if any(image.config(*resource).get(key) != new.get(key) for key in (MIN_ISR, UNCLEAN_ELECTION))
+        }
+        if not changes:
+            return
+        self._settled = None
+        every = changes.get((BROKER_CONFIG, ""))
+        # What brokers have without a value for all of them is not known here.
+        default = self._defaults().min_insync_replicas if every is None else int(every.get(MIN_ISR, 1))
+        for (kind, name), new in changes.items():
+            if kind == TOPIC_CONFIG and name in image.topics:
                 await self._forget_eligible([name], int(new.get(MIN_ISR, default)))
         if every is not None:
-            own = {name for name in topics if MIN_ISR in self._image.config(TOPIC_CONFIG, name)}
-            await self._forget_eligible(topics.keys() - own, lowest)
-        self._settled = None
+            inheriting = [name for name in image.topics if MIN_ISR not in image.config(TOPIC_CONFIG, name)]
+            await self._forget_eligible(inheriting, default)
 
     async def _forget_eligible(self, topics: Iterable[str], min_isr: int) -> None:
         changed = await self._decisions(lambda state, *_: without_stale_elr(state, min_isr), topics)
@@ -426,63 +397,3 @@ class Elections:
             if self._stopping.get(id_) == broker.epoch
         }
         return replace(image, brokers={**image.brokers, **stopping}) if stopping else image
-
-
-def _wanted(sender: int, asked: AlterPartitionData) -> WantedIsr:
-    isr = [(each.broker_id, each.broker_epoch) for each in asked.new_isr_with_epochs]
-    return WantedIsr(sender, asked.leader_epoch, asked.partition_epoch, isr)
-
-
-def _altered(index: int, state: PartitionState) -> AlteredPartition:
-    return AlteredPartition(
-        partition_index=index,
-        leader_id=state.leader,
-        leader_epoch=state.leader_epoch,
-        isr=list(state.isr),
-        partition_epoch=state.partition_epoch,
-    )
-
-
-def _refused(asked: AlterPartitionData, code: ErrorCode) -> AlteredPartition:
-    return AlteredPartition(partition_index=asked.partition_index, error_code=code)
-
-
-def _news(broker_id: int, old: BrokerNode | None, new: BrokerNode | None) -> str:
-    if new is None:
-        return f"broker {broker_id} left"
-    if old is None or old.epoch != new.epoch:
-        return f"broker {broker_id} joined: {new}"
-    if old.fenced == new.fenced:
-        return f"broker {broker_id} changed: {new}"
-    why = "it has not asked for the cluster image" if new.fenced else "it follows the cluster image"
-    return f"broker {broker_id} is {'fenced' if new.fenced else 'in service'}: {why}"
-
-
-def _count(changed: Mapping[str, Mapping[int, PartitionState]]) -> int:
-    return sum(map(len, changed.values()))
-
-
-def _report(
-    before: ClusterImage, changed: Mapping[str, Mapping[int, PartitionState]], brokers: Brokers
-) -> None:
-    """For the operator: how many partitions got another leader, none, or one that may lack records."""
-    elected, leaderless, unclean = 0, 0, []
-    for name, states in changed.items():
-        old = before.topics[name].partitions
-        for index, new in states.items():
-            elected += new.leader_epoch > old[index].leader_epoch
-            leaderless += new.leader == NO_LEADER
-            if is_unclean(old[index], new, brokers):
-                unclean.append(f"{name}-{index} (broker {new.leader}, leader epoch {new.leader_epoch})")
-    if changed:
-        _log.info(
-            "%d partitions changed: %d elections, %d without a leader", _count(changed), elected, leaderless
-        )
-    if unclean:
-        more = f" and {len(unclean) - _NAMED} more" if len(unclean) > _NAMED else ""
-        _log.warning(
-            "%d partitions have a leader that may lack acknowledged records: %s%s",
-            len(unclean),
-            ", ".join(unclean[:_NAMED]),
-            more,
-        )

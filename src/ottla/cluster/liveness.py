@@ -12,6 +12,7 @@ silent, so it resigns and lets another stand for election (`should_resign`). The
 - With one broker there is nobody else. With two nobody is right more often than the other: after the change
   the new controller would not hear the old one either, and resign in turn. Whichever of the two is the
   controller fences the other and serves. So there have to be three registered brokers at least.
+- It resigns before it fences the first of them, hence those that were silent for half of the time count, too.
 - "Most" is more than half of all, its own broker included. In two halves both would resign for ever.
 - If nobody else takes over, the silent brokers are dead or hang, while their registry sessions last. The
   same controller is elected again, and must not resign for the same reason: their partitions have to move.
@@ -26,6 +27,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LEAST_TO_RESIGN = 3
+_ROUNDING = 0.001
+"""A deadline is a little later, so that at that time the difference to the last poll is large enough."""
 
 
 @dataclass(slots=True)
@@ -90,23 +93,27 @@ class Liveness:
     def next_deadline(self, now: float) -> float | None:
         """When the next broker will be silent, if it stays so."""
         ends = [
-            self._known[broker].heard + self._session_timeout
+            self._known[broker].heard + self._session_timeout + _ROUNDING
             for broker in self._others()
             if not self._is_silent(self._known[broker], now)
         ]
         return min(ends, default=None)
 
     def should_resign(self, now: float) -> bool:
-        silent = sum(self._is_silent(self._known[broker], now) for broker in self._others())
-        count = self._count()
-        return count >= _LEAST_TO_RESIGN and 2 * silent > count and not self._resigned
+        if self._resigned or self._count() < _LEAST_TO_RESIGN:
+            return False
+        silences = [now - self._known[broker].heard for broker in self._others()]
+        if max(silences) < self._session_timeout:
+            return False
+        # Brokers that became silent together did so within the time between two polls.
+        return 2 * sum(silence >= self._session_timeout / 2 for silence in silences) > self._count()
 
     def resigned(self) -> None:
         """The controller has resigned because of the silence."""
         self._resigned = True
 
     def _is_silent(self, known: _Known, now: float) -> bool:
-        return now >= known.heard + self._session_timeout
+        return now - known.heard >= self._session_timeout
 
     def _others(self, *, polled: bool = False) -> list[int]:
         return [

@@ -46,14 +46,17 @@ class Brokers:
     """They have just registered and may have lost records."""
     emptied: frozenset[int] = _NOBODY
     """They registered with an empty disk."""
-    registered: frozenset[int] = _NOBODY
-    """All that are registered, fenced ones too. Needed only with `waiting`."""
+    seen: frozenset[int] = _NOBODY
+    """All that were in service since the cluster started. Needed only with `waiting`."""
     waiting: bool = False
-    """The cluster is just starting: nothing is taken from brokers that are not registered yet."""
+    """The cluster is just starting: nothing is taken from brokers that have not come yet."""
+
+    def awaits(self, broker: int) -> bool:
+        return self.waiting and broker not in self.seen
 
     def may_stay(self, broker: int) -> bool:
         """Whether a broker that is in sync counts as in sync on."""
-        return broker in self.active or (self.waiting and broker not in self.registered)
+        return broker in self.active or self.awaits(broker)
 
 
 def settle(
@@ -80,7 +83,7 @@ def settle(
         leader = _last_known_leader(state, brokers)
         if leader is not None and leader in brokers.active:
             return _elected(state, leader, (leader,), (), min_isr)
-    if unclean_allowed and not brokers.waiting:
+    if unclean_allowed and not any(map(brokers.awaits, (*complete, *state.last_known_elr))):
         # A replica with an empty disk is the last choice.
         by_worth = sorted(state.replicas, key=lambda broker: broker in brokers.emptied)
         leader = _first(by_worth, by_worth, brokers.active)

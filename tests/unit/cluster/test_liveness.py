@@ -17,7 +17,7 @@ def liveness(*others: int, now: float = 0.0) -> Liveness:
 def test_brokers_of_a_new_term_have_the_length_of_a_session_to_find_the_controller() -> None:
     term = liveness(2)
     assert not term.is_fenced(2, 8.9)
-    assert term.next_deadline(0.0) == 9.0
+    assert term.next_deadline(0.0) == pytest.approx(9.0, abs=0.01)
     assert term.is_fenced(2, 9.0)
     assert term.next_deadline(9.0) is None
 
@@ -81,8 +81,16 @@ def test_a_controller_resigns_when_most_of_three_or_more_are_silent(
     term = liveness(*others)
     assert not term.should_resign(8.9)
     for broker in heard:
-        term.polled(broker, 100 + broker, 0, now=5.0)
+        term.polled(broker, 100 + broker, 0, now=7.0)
     assert term.should_resign(9.0) is resigns
+
+
+def test_a_controller_resigns_before_it_fences_the_first_of_most() -> None:
+    term = liveness(2, 3)
+    term.polled(2, 102, 0, now=1.0)
+    term.polled(3, 103, 0, now=2.9)
+    assert not term.should_resign(9.9)
+    assert term.should_resign(10.0) and not term.is_fenced(3, 10.0)
 
 
 def test_a_controller_that_nobody_replaces_does_not_resign_for_the_same_silence() -> None:

@@ -100,15 +100,15 @@ def test_a_replica_with_an_empty_disk_is_the_last_choice_of_an_unclean_election(
 
 def test_nothing_is_taken_from_brokers_that_are_awaited() -> None:
     state = partition(leader=3)
-    first = brokers(1, registered=some(1), waiting=True)
+    first = brokers(1, seen=some(1), waiting=True)
     assert settle(state, first, min_isr=2) is state
     assert settle(state, first, min_isr=2, unclean_allowed=True) is state
-    assert settle(state, brokers(1, registered=some(1)), min_isr=2).leader == 1
+    assert settle(state, brokers(1, seen=some(1)), min_isr=2).leader == 1
 
 
-def test_a_broker_that_is_registered_and_fenced_is_not_awaited() -> None:
+def test_a_broker_that_came_and_is_away_again_is_not_awaited() -> None:
     state = partition(leader=3)
-    new = settle(state, brokers(1, registered=some(1, 3), waiting=True), min_isr=2)
+    new = settle(state, brokers(1, seen=some(1, 3), waiting=True), min_isr=2)
     assert new == PartitionState((1, 2, 3), (1, 2), 1, 6, 10)
 
 

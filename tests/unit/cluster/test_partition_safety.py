@@ -59,7 +59,7 @@ class PartitionLife(RuleBasedStateMachine):
             stopping=frozenset(alive & self.stopping),
             unclean=frozenset(() if unclean is None else {unclean}),
             emptied=frozenset(self.emptied),
-            registered=frozenset(self.registered),
+            seen=frozenset(self.registered),
             waiting=waiting,
         )
 
@@ -92,9 +92,7 @@ class PartitionLife(RuleBasedStateMachine):
         brokers = self.brokers(unclean=unclean, waiting=waiting)
         new = settle(self.state, brokers, min_isr=self.min_isr, unclean_allowed=self.unclean_allowed)
         self.take(new, brokers)
-        again = Brokers(
-            brokers.active, brokers.stopping, frozenset(), brokers.emptied, brokers.registered, waiting
-        )
+        again = Brokers(brokers.active, brokers.stopping, frozenset(), brokers.emptied, brokers.seen, waiting)
         settled = settle(self.state, again, min_isr=self.min_isr, unclean_allowed=self.unclean_allowed)
         assert settled is self.state, "deciding again changes nothing"
 

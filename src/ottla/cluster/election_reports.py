@@ -1,0 +1,51 @@
+"""What the controller tells its operator about brokers and elections, in few lines for many partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from ottla.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionState
+from ottla.cluster.partition_rules import Brokers, is_unclean
+
+_log = logging.getLogger(__name__)
+
+_NAMED = 5
+"""Partitions that a line names."""
+
+
+def broker_news(broker_id: int, old: BrokerNode | None, new: BrokerNode | None) -> str:
+    if new is None:
+        return f"broker {broker_id} left"
+    if old is None or old.epoch != new.epoch:
+        return f"broker {broker_id} joined: {new}"
+    if old.fenced == new.fenced:
+        return f"broker {broker_id} changed: {new}"
+    if new.fenced:
+        return f"broker {broker_id} is fenced: it has not asked for the cluster image for too long"
+    return f"broker {broker_id} is in service: it follows the cluster image"
+
+
+def report_elections(
+    before: ClusterImage, changed: Mapping[str, Mapping[int, PartitionState]], brokers: Brokers
+) -> None:
+    """How many partitions got another leader, none, or one that may lack records."""
+    elected, leaderless, unclean = 0, 0, []
+    for name, states in changed.items():
+        old = before.topics[name].partitions
+        for index, new in states.items():
+            elected += new.leader_epoch > old[index].leader_epoch
+            leaderless += new.leader == NO_LEADER
+            if is_unclean(old[index], new, brokers):
+                unclean.append(f"{name}-{index} (broker {new.leader}, leader epoch {new.leader_epoch})")
+    if changed:
+        count = sum(map(len, changed.values()))
+        _log.info("%d partitions changed: %d elections, %d without a leader", count, elected, leaderless)
+    if unclean:
+        more = f" and {len(unclean) - _NAMED} more" if len(unclean) > _NAMED else ""
+        _log.warning(
+            "%d partitions have a leader that may lack acknowledged records: %s%s",
+            len(unclean),
+            ", ".join(unclean[:_NAMED]),
+            more,
+        )
