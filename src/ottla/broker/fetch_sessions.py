@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ottla.broker.client_memory import FETCH_SESSIONS, ClientMemory, Holding
 from ottla.protocol.errors import ErrorCode
+from ottla.replication.partition import Partition
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -43,10 +44,11 @@ class Wanted(NamedTuple):
 class _Told:
     """What was last sent to the client about a partition."""
 
-    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+    __slots__ = ("high_watermark", "log_start_offset", "partition", "wanted")
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
+        self.partition: Partition | None = None
         self.high_watermark = -1
         self.log_start_offset = -1
 
@@ -89,9 +91,27 @@ class FetchSession:
                 if want.current_leader_epoch != told.wanted.current_leader_epoch:
                     # The client may have dropped what it was told in the epoch before.
                     told.high_watermark = told.log_start_offset = -1
-                told.wanted = want
+                told.wanted, told.partition = want, None
         for key in forgotten:
             self._partitions.pop(key, None)
+
+    def was_read(self, key: Key, partition: Partition) -> None:
+        """A follower read from this partition; see `unchanged`."""
+        told = self._partitions.get(key)
+        if told is not None:
+            told.partition = partition
+
+    def unchanged(self, key: Key) -> Partition | None:
+        """The partition that was read last time, if its offsets are those that the client was told then."""
+        told = self._partitions.get(key)
+        if told is None or (partition := told.partition) is None:
+            return None
+        if (
+            told.high_watermark != partition.state.high_watermark
+            or told.log_start_offset != partition.log.log_start_offset
+        ):
+            return None
+        return partition
 
     def size(self) -> int:
         """What it takes, about."""

@@ -59,6 +59,22 @@ class FollowerProgress:
         self._fetched_ms, self._leader_end_then = fetch.now_ms, leader_end
         return True
 
+    def repeats(self, fetch: FollowerFetch, offset: int, log_start_offset: int) -> bool:
+        """Whether it asks once more for the same offset, which is the leader's log end: it is caught up now.
+
+        False, and no change, when something is different.
+        """
+        if (
+            offset != self.log_end_offset
+            or offset != self._leader_end_then
+            or log_start_offset != self.log_start_offset
+            or fetch.broker_epoch != self.broker_epoch
+        ):
+            return False
+        self._fetched_ms = max(self._fetched_ms, fetch.now_ms)
+        self.caught_up_ms = max(self.caught_up_ms, fetch.now_ms)
+        return True
+
     def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
         """Whether it has all that the leader has, or had it not longer ago than `max_lag_ms`."""
         return self.log_end_offset == leader_end or now_ms - self.caught_up_ms <= max_lag_ms

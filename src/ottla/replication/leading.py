@@ -46,6 +46,27 @@ def follower_fetched(
     return state.may_expand
 
 
+def is_idle(
+    partition: Partition, fetch: FollowerFetch, leader_epoch: int, offset: int, log_start: int
+) -> bool:
+    """Whether a follower in sync asks once more for the log end: then it has been counted as caught up.
+
+    False, and no change, when there may be more to do or to tell. A follower asks for its idle partitions
+    with every fetch, so this is made to be cheap.
+    """
+    log, state = partition.log, partition.state
+    if (
+        log.end_offset != offset
+        or state.leader_epoch != leader_epoch
+        or fetch.broker_id not in state.isr
+        or log.failure is not None
+        or partition.is_closed
+    ):
+        return False
+    follower = state.follower(fetch.broker_id)  # None unless this replica leads
+    return follower is not None and follower.repeats(fetch, offset, log_start)
+
+
 def isr_due(
     partition: Partition,
     broker_epoch: Callable[[int], int | None],

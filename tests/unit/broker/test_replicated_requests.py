@@ -89,6 +89,31 @@ class Leader:
         max_wait_ms: int = 0,
         partitions: int = 1,
     ) -> list[PartitionData]:
+        """Without a session."""
+        request = self.fetch_request(
+            offset,
+            as_follower=as_follower,
+            broker_epoch=broker_epoch,
+            log_start=log_start,
+            max_wait_ms=max_wait_ms,
+            partitions=partitions,
+        )
+        wire = self.brokers if as_follower else self.clients
+        (topic,) = wire.call(request, version=17, timeout=30).responses
+        found: list[PartitionData] = topic.partitions
+        return found
+
+    def fetch_request(
+        self,
+        offset: int,
+        *,
+        as_follower: bool = True,
+        broker_epoch: int = FOLLOWER_EPOCH,
+        log_start: int = 0,
+        max_wait_ms: int = 0,
+        partitions: int = 1,
+        session: tuple[int, int] = (0, -1),
+    ) -> FetchRequest:
         wanted = [
             FetchPartition(
                 partition=index,
@@ -99,20 +124,18 @@ class Leader:
             )
             for index in range(partitions)
         ]
-        request = FetchRequest(
+        session_id, session_epoch = session
+        return FetchRequest(
             replica_state=FetchingReplica(
                 replica_id=2 if as_follower else -1, replica_epoch=broker_epoch if as_follower else -1
             ),
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=1_000_000,
-            session_epoch=-1,
-            topics=[FetchTopic(topic_id=self.topic_id, partitions=wanted)],
+            session_id=session_id,
+            session_epoch=session_epoch,
+            topics=[FetchTopic(topic_id=self.topic_id, partitions=wanted)] if wanted else [],
         )
-        wire = self.brokers if as_follower else self.clients
-        (topic,) = wire.call(request, version=17, timeout=30).responses
-        found: list[PartitionData] = topic.partitions
-        return found
 
     def latest(self, version: int = 9) -> tuple[ErrorCode, int]:
         wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
@@ -180,6 +203,56 @@ def test_a_fetch_of_many_partitions_is_answered_by_an_append_to_one() -> None:
         *empty, last = waiting.result(20)
         assert last.records and not any(data.records or data.error_code for data in empty)
         leader.close()
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_idle_partitions_of_a_session_are_left_out_until_something_changes(count: int) -> None:
+    with ottla.testing.broker(topics={"t": count}) as broker:
+        leader = Leader(broker, count)
+        follower = Session(leader, partitions=count)
+        assert leader.produce(acks=1) is ErrorCode.NONE
+        assert [(data.partition_index, bool(data.records)) for data in follower.fetch(None)] == [(0, True)]
+        assert [data.high_watermark for data in follower.fetch(1)] == [1]
+        assert follower.fetch(None) == []
+        progress = leader.partition.state.follower(2)
+        assert progress is not None
+        before = progress.caught_up_ms
+        time.sleep(0.002)
+        assert follower.fetch(None) == []
+        assert progress.caught_up_ms > before, "it is in sync as long as it fetches"
+        leader.on_loop(leader.partition.delete_records_before, 1)
+        assert [data.log_start_offset for data in follower.fetch(None)] == [1]
+        waiting = leader.threads.submit(follower.fetch, None, max_wait_ms=10_000)
+        assert leader.produce(acks=1, index=count - 1) is ErrorCode.NONE
+        (data,) = waiting.result(10)
+        assert data.partition_index == count - 1 and data.records
+        leader.assign(leader_epoch=2)
+        codes = {data.error_code for data in follower.fetch(None)}
+        assert codes == {ErrorCode.FENCED_LEADER_EPOCH}
+        leader.close()
+
+
+class Session:
+    """A follower's fetch session."""
+
+    def __init__(self, leader: Leader, partitions: int) -> None:
+        self.leader = leader
+        request = leader.fetch_request(0, partitions=partitions, session=(0, 0))
+        self.id = leader.brokers.call(request, version=17).session_id
+        self.epoch = 0
+
+    def fetch(self, offset: int | None, max_wait_ms: int = 0) -> list[PartitionData]:
+        """What is new, with another offset for partition 0 unless that is None."""
+        self.epoch += 1
+        request = self.leader.fetch_request(
+            offset or 0,
+            partitions=0 if offset is None else 1,
+            max_wait_ms=max_wait_ms,
+            session=(self.id, self.epoch),
+        )
+        answer = self.leader.brokers.call(request, version=17, timeout=30)
+        assert not answer.error_code
+        return [data for topic in answer.responses for data in topic.partitions]
 
 
 def test_a_deposed_leader_refuses_its_producers_at_once(leader: Leader) -> None:

@@ -44,6 +44,18 @@ def test_a_silent_follower_with_the_whole_log_is_caught_up() -> None:
     assert not follower.is_caught_up(11, now_ms=10**9, max_lag_ms=100)
 
 
+def test_a_follower_that_asks_for_the_log_end_once_more_is_caught_up_now() -> None:
+    follower = FollowerProgress()
+    follower.fetched(at(10), 5, 0, leader_end=5)
+    assert follower.repeats(at(20), 5, 0) and follower.caught_up_ms == 20
+    assert follower.repeats(at(15), 5, 0) and follower.caught_up_ms == 20, "an older request came late"
+    assert not follower.repeats(at(30), 4, 0)
+    assert not follower.repeats(at(30), 5, 1)
+    assert not follower.repeats(at(30, broker_epoch=8), 5, 0)
+    follower.fetched(at(40), 5, 0, leader_end=9)
+    assert not follower.repeats(at(50), 5, 0)
+
+
 def test_a_fetch_of_a_former_registration_changes_nothing() -> None:
     follower = FollowerProgress()
     assert follower.fetched(at(10, broker_epoch=8), 5, 0, leader_end=10)

@@ -9,6 +9,9 @@ A follower fetches as a consumer does, with the id and epoch of its broker, on t
 sees the whole log, is woken by appends instead of the high watermark, and with the offset it asks for it says
 what it has: that is counted once for each request, before the partition is read, unless its log has diverged.
 
+A follower names all its partitions of this leader with every fetch, through its session. Most are idle: those
+of which it has all, and was told all, are passed over.
+
 A fetch of many partitions is read and answered in slices. While it waits it looks again only at those that
 something happened to, so an append costs the same however many partitions are waited for.
 
@@ -46,7 +49,7 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.replication.follower_progress import FollowerFetch
-from ottla.replication.leading import check_follower, follower_fetched
+from ottla.replication.leading import check_follower, follower_fetched, is_idle
 from ottla.replication.partition import Isolation, Partition
 from ottla.storage.results import NotInMemory
 
@@ -56,6 +59,8 @@ Kafka waits as long as it is told to, up to 24 days."""
 _LARGE_REQUEST = 64 * 1024
 _MANY = 256
 """A fetch of so many partitions is worked on in slices."""
+_MANY_OF_FOLLOWER = 16
+"""For a follower: it is woken by every append to one of them."""
 _PAUSE_AFTER = 64
 _READ_COMMITTED = 1
 _LOG_END, _HIGH_WATERMARK, _LAST_STABLE_OFFSET = Isolation
@@ -160,7 +165,7 @@ def _fetch(
 
     attempt = _Fetch(broker, request, context, wanted, session, incremental)
     seconds = min(request.max_wait_ms / 1000, MAX_WAIT_SECONDS)
-    if len(wanted) >= _MANY:
+    if len(wanted) >= attempt.many:
         return attempt.in_slices(seconds)
     try:
         attempt.read(wait=False)
@@ -183,6 +188,7 @@ class _Fetch:
         "_follower",
         "_incremental",
         "_isolation",
+        "_looked_at",
         "_max_bytes",
         "_min_bytes",
         "_names_the_leader",
@@ -193,6 +199,7 @@ class _Fetch:
         "_wait",
         "_wanted",
         "enough",
+        "many",
     )
 
     def __init__(
@@ -214,15 +221,17 @@ class _Fetch:
         self._follower: FollowerFetch | None = None
         self._refused: ApiError | None = None
         self._counted = 0
+        self._looked_at: Partition | None = None
         replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
         if replica_id >= 0:
             self._is_of(replica_id, request.replica_state.replica_epoch, context.from_broker)
         self._wanted = wanted
         self._session = session
         self._incremental = incremental
-        self._results: list[PartitionData] = []
+        self._results: list[PartitionData | None] = []  # None: there is nothing to tell
         self._wait = True
         self.enough = False
+        self.many = _MANY if self._follower is None else _MANY_OF_FOLLOWER
 
     def _is_of(self, replica_id: int, broker_epoch: int, from_broker: bool) -> None:
         self._isolation = _LOG_END
@@ -278,7 +287,9 @@ class _Fetch:
         self._failed = False
         self._results = []
 
-    def _read_next(self, want: Wanted, place: int) -> PartitionData:
+    def _read_next(self, want: Wanted, place: int) -> PartitionData | None:
+        if self._incremental and self._is_idle(want):
+            return None
         bytes_left = self._bytes_left
         data = self._read_one(want, place, min(want.max_bytes, bytes_left), at_least_one=self._size == 0)
         if data.error_code or data.diverging_epoch.epoch >= 0:
@@ -287,6 +298,19 @@ class _Fetch:
         self._size += given
         self._bytes_left = max(bytes_left - given, 0)
         return data
+
+    def _is_idle(self, want: Wanted) -> bool:
+        """Whether there is nothing of the partition to tell to a follower."""
+        if self._follower is None or self._session is None:
+            return False
+        partition = self._looked_at = self._session.unchanged((want.topic, want.partition))
+        return partition is not None and is_idle(
+            partition,
+            self._follower,
+            want.current_leader_epoch,
+            want.fetch_offset,
+            want.log_start_offset,
+        )
 
     # -- many partitions ----------------------------------------------------------------------------------
 
@@ -298,8 +322,8 @@ class _Fetch:
         for place, want in enumerate(self._wanted):
             data = self._read_next(want, place)
             self._results.append(data)
-            if not data.error_code:
-                partition = self._partition(want)
+            partition = self._looked_at
+            if partition is not None and (data is None or not data.error_code):
                 places[self._key(partition)] = place
                 seen.append((partition, place, partition.end_for(self._isolation)))
             if not place % _PAUSE_AFTER:
@@ -317,7 +341,8 @@ class _Fetch:
         return self._waiting(list(places), self._has_enough, self._compose, seconds, noticed)
 
     def _read_again(self, place: int) -> None:
-        before = len(self._results[place].records or b"")
+        old = self._results[place]
+        before = 0 if old is None else len(old.records or b"")
         self._size -= before
         self._bytes_left += before
         self._results[place] = self._read_next(self._wanted[place], place)
@@ -328,7 +353,7 @@ class _Fetch:
 
     def _read_one(self, want: Wanted, place: int, max_bytes: int, at_least_one: bool) -> PartitionData:
         try:
-            partition = self._partition(want)
+            partition = self._looked_at = self._partition(want)
             if want.last_fetched_epoch >= 0:
                 parted = partition.divergence(want.last_fetched_epoch, want.fetch_offset)
                 if parted is not None:
@@ -351,6 +376,8 @@ class _Fetch:
                     want.log_start_offset,
                 ):
                     self._broker.isr_changes.noted(partition)
+                if self._session is not None:
+                    self._session.was_read((want.topic, want.partition), partition)
             records, high_watermark, stable, start = partition.read(
                 want.fetch_offset, max_bytes, self._isolation, at_least_one, wait=self._wait
             )
@@ -449,6 +476,8 @@ class _Fetch:
         for place, (want, data) in enumerate(zip(self._wanted, self._results, strict=True), 1):
             if not place % _MANY:
                 yield
+            if data is None:
+                continue
             if session is not None:
                 news = session.worth_telling(
                     (want.topic, want.partition),
