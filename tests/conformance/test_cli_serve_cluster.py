@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -105,8 +107,6 @@ def test_brokers_stop_when_their_supervisor_is_killed(ottla: Command, tmp_path: 
 def test_a_broker_that_cannot_start_ends_the_others(ottla: Command, tmp_path: Path) -> None:
     port = ReservedPort()
     options = ("--brokers", "2", "--listen", f"127.0.0.1:{port.number - 1}", "--data", str(tmp_path))
-    import socket
-
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port.number))
@@ -130,3 +130,21 @@ def test_options_of_a_single_broker_are_refused_beside_brokers(ottla: Command, o
     result = ottla("serve", "--brokers", "3", option, "1")
     assert result.code == 2
     assert f"{option} is for a single broker" in result.err
+
+
+def test_the_start_message_has_a_line_for_each_broker_and_ctrl_c_stops_all(
+    ottla: Command, tmp_path: Path
+) -> None:
+    options = ("--brokers", "2", "--data", str(tmp_path), "--listen", "127.0.0.1:0")
+    with ottla.at_terminal("serve", *options) as terminal:
+        terminal.wait_for("Ctrl-C")
+        terminal.interrupt()
+        code, screen = terminal.finish()
+    assert code == 0
+    for node in (1, 2):
+        assert re.search(
+            rf"^  broker {node}  127\.0\.0\.1:\d+ +pid \d+  {tmp_path}/broker-{node}$", screen, re.M
+        )
+        assert f"broker {node} stopped cleanly" in screen
+    assert f"  stop      Ctrl-C, or kill {terminal.process.pid}\n" in screen
+    assert "Traceback" not in screen
