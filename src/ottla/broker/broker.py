@@ -25,7 +25,7 @@ from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.cleaning import Cleaning
 from ottla.broker.client_memory import ClientMemory
 from ottla.broker.creation_rate import CreationRate
-from ottla.broker.data_folder import check_belongs_here
+from ottla.broker.data_folder import check_belongs_here, claim
 from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_environment import BrokerGroupEnvironment
@@ -59,7 +59,6 @@ from ottla.cluster.image import (
     BrokerNode,
     ClusterImage,
     Endpoint,
-    ImageDelta,
 )
 from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.registry_backends import registry_at
@@ -248,7 +247,7 @@ class Broker:
             if report.is_remarkable:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
         await self._join_cluster()
-        self.follower.start(self._membership.image_source)
+        self.follower.start(self._membership)
         self.isr_changes.start()
         self._maintenance.start()
         self.cleaning.start()
@@ -298,29 +297,10 @@ class Broker:
         self._server.serve(self.config.listeners.inter_broker.name)  # brokers ask the controller first of all
         if member.waits_for_itself:
             logger.info("broker %d waits until the registry has ended an earlier session", self.node_id)
-        news = await member.image_source.after(0)
-        await self._handle_unclean_shutdown(leads=_leads(self.node_id, news))
         while not member.is_shown(self.image):
-            await self.follower.take_next(member.image_source)
-
-    async def _handle_unclean_shutdown(self, *, leads: bool) -> None:
-        """After a loss of power: begin new leader epochs, by which consumers tell new records from lost ones.
-
-        Where that cannot be written now, the next start tries again.
-        """
-        if self.directory.may_have_lost and leads:
-            begun = (await self.controller.raise_leader_epochs(self.node_id)).results
-            refusals = [refusal for refusal in begun if isinstance(refusal, ApiError)]
-            if refusals:
-                logger.error("no new leader epochs after a loss of power: %s", refusals[0].message)
-                return
-            if begun:
-                logger.warning(
-                    "the machine went off without a clean stop; records that had not reached the disk are "
-                    "gone, and the partitions of %d topics begin a new leader epoch",
-                    len(begun),
-                )
-        await self.in_thread(self.directory.note_boot)
+            await self.follower.take_next(member)
+        member.registration.accepted()
+        await self.in_thread(partial(claim, self.directory, self.image.cluster_id, self.node_id))
 
     async def stop(self) -> None:
         """Answer what is under way, then close everything cleanly."""
@@ -465,8 +445,3 @@ class Broker:
             await self._partitions.make_missing(self.image)
             await self.fetching.place_missing(self.image)
             self._follow_groups(self.image)
-
-
-def _leads(node_id: int, news: ClusterImage | ImageDelta) -> bool:
-    topics = (topic for topic in news.topics.values() if topic is not None)
-    return any(state.leader == node_id for topic in topics for state in topic.partitions)

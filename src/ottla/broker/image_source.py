@@ -31,6 +31,8 @@ logger = logging.getLogger("ottla.broker")
 
 _CALL_SECONDS = 10.0
 """The longest time for an answer beyond the time that was asked for."""
+_JOINING_SECONDS = 0.1
+"""The time between polls until the first image is taken over: clients wait for this broker."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _STEPS = 50
 """Topics of a response that are read in one iteration of the event loop."""
@@ -116,7 +118,9 @@ class ImageSource:
             self._received.reset(image)
         received = self._received.current.version
         wait = self._heartbeat_seconds()
-        if image.version < received:
+        if not image.version:
+            wait = min(wait, _JOINING_SECONDS)
+        elif image.version < received:
             # The change is being taken over. The controller is told as soon as it is; until then it gets
             # signs of life only.
             try:

@@ -1,8 +1,10 @@
 """This broker's place in its cluster: its registration, its controller, and the ways to the active one.
 
 `join` opens the registry, registers, stands for election as controller and finds the active one. From then on
-the cluster's image can be followed (`image_source`), here or from another broker. The broker serves clients
-when the image shows its present registration unfenced (`is_shown`). `leave` undoes all in the opposite order.
+the cluster's image can be followed (`after`), here or from another broker. The first image that is taken over
+shows this registration: in it the controller has acted on what the broker lost, so that no broker leads with
+records missing that others have. Clients are served when the image shows it unfenced (`is_shown`). `leave`
+undoes all in the opposite order.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from ottla.broker.peers import Peers
 from ottla.clock import Clock
 from ottla.cluster import layout
 from ottla.cluster.controller import Controller
-from ottla.cluster.image import BrokerNode, ClusterImage
+from ottla.cluster.image import BrokerNode, ClusterImage, ImageDelta
+from ottla.cluster.layout import Lost
 from ottla.cluster.registration import Registration
 from ottla.cluster.registry import Registry
 from ottla.config.values import BrokerConfig, validate_topic_config
@@ -87,15 +90,15 @@ class Membership:
         """Of the present registration."""
         return self.registration.broker.epoch
 
-    async def join(self, check: Callable[[Registry], Awaitable[None]]) -> None:
-        """`check` may refuse, before anything of this broker is in the registry."""
+    async def join(self, check: Callable[[Registry], Awaitable[Lost]]) -> None:
+        """`check` may refuse, before anything of this broker is in the registry, and says what it lost."""
         leaving = self._leaving
         await self._registry.open()
         leaving.push_async_callback(self._registry.close)
         await layout.prepare(self._registry, self._rng)
-        await check(self._registry)
+        lost = await check(self._registry)
         leaving.push_async_callback(self.registration.stop)
-        await self.registration.start(patience=_SESSION_END_SECONDS)
+        await self.registration.start(lost=lost, patience=_SESSION_END_SECONDS)
         leaving.push_async_callback(self.controller.stop)
         await self.controller.start()
         leaving.push_async_callback(self.peers.close)
@@ -109,10 +112,22 @@ class Membership:
         """An earlier session of this broker is the controller until the registry has noticed its end."""
         return not self.controller.active and self.location.remote is None
 
+    async def after(self, version: int) -> ImageDelta | ClusterImage:
+        """What is newer than `version`. To a broker that has none yet: an image that shows it."""
+        while True:
+            news = await self.image_source.after(version)
+            if version or self._own_node(news) is not None:
+                return news
+            await self.image_source.after(news.version)
+
     def is_shown(self, image: ClusterImage) -> bool:
         """Whether the controller has taken in this registration, so that clients may come."""
+        node = self._own_node(image)
+        return node is not None and not node.fenced
+
+    def _own_node(self, image: ClusterImage | ImageDelta) -> BrokerNode | None:
         node = image.brokers.get(self._node_id)
-        return node is not None and node.epoch == self.broker_epoch() and not node.fenced
+        return node if node is not None and node.epoch == self.broker_epoch() else None
 
     def end_waiting(self) -> None:
         """Let all requests that wait for the controller, or as its followers, be answered."""

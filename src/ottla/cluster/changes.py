@@ -1,5 +1,4 @@
-"""From a decision to registry operations: what to write for a topic made, grown, deleted or configured, and
-for partitions that get another leader.
+"""From a decision to registry operations: what to write for a topic made, grown, deleted or configured.
 
 A commit is bounded, so a large topic takes several. The number of partitions in the topic's node is what
 counts (`layout`): a creation writes it last, a deletion clears it first, growth raises it last. So a reader
@@ -53,15 +52,6 @@ def growth(grown: TopicImage, image: ClusterImage) -> Change:
     nodes.append(Set(layout.topic_path(grown.name), count))
     states = {index: grown.partitions[index] for index in added}
     return Change(batches(nodes), partitions={grown.name: states})
-
-
-def reassignment(topic: TopicImage, states: Mapping[int, PartitionState]) -> Change:
-    """Gives partitions of a topic new states."""
-    nodes: list[Operation] = [
-        Set(layout.partition_path(topic.name, index), layout.partition_data(state))
-        for index, state in states.items()
-    ]
-    return Change(batches(nodes), partitions={topic.name: states})
 
 
 def deletion(topic: TopicImage, image: ClusterImage) -> Change:

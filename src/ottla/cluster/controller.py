@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from ottla.clock import Clock, SystemClock
 from ottla.cluster import layout
-from ottla.cluster.changes import batches, config_change, creation, deletion, growth, reassignment
+from ottla.cluster.changes import batches, config_change, creation, deletion, growth
 from ottla.cluster.config_rules import GroupConfigLimit
 from ottla.cluster.elections import Elections, ElectionSettings, RegisteredBroker
 from ottla.cluster.feed import ImageFeed
@@ -30,13 +30,11 @@ from ottla.cluster.image import (
     TOPIC_CONFIG,
     ClusterImage,
     ConfigResource,
-    PartitionState,
     TopicImage,
     first_version,
 )
 from ottla.cluster.image_writer import ImageWriter, not_written
 from ottla.cluster.leadership import Leadership, NotController, Term
-from ottla.cluster.partition_rules import next_epoch
 from ottla.cluster.registry import Delete, Registry, RegistryError, SessionLost, Set, Unavailable
 from ottla.cluster.topic_rules import (
     ConfigCheck,
@@ -334,29 +332,6 @@ class Controller:
             )
 
         return await self._as_controller(decide, len(requests))
-
-    async def raise_leader_epochs(self, leader: int) -> Outcome[TopicImage]:
-        """A new leader epoch for every partition that this broker leads, as its log may have lost records.
-
-        Their offsets are given a second time. By the epoch a consumer can tell new records from lost ones
-        (KIP-320).
-        The results are the topics as they were.
-        """
-
-        def with_next_epoch(topic: TopicImage) -> dict[int, PartitionState]:
-            return {
-                index: next_epoch(state)
-                for index, state in enumerate(topic.partitions)
-                if state.leader == leader
-            }
-
-        async def decide() -> list[TopicImage | ApiError]:
-            led: list[TopicImage | ApiError] = [t for t in self.image.topics.values() if with_next_epoch(t)]
-            return await self._writer.write_all(
-                led, lambda topic: reassignment(topic, with_next_epoch(topic))
-            )
-
-        return await self._as_controller(decide, 1)
 
     # Configuration and producer ids
 

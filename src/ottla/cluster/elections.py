@@ -103,27 +103,27 @@ class Elections:
     # A term
 
     def begin(self, loaded: Loaded, *, cluster_is_starting: bool) -> ClusterImage:
-        """A term begins. The image to begin it with: brokers with losses to act on are fenced in it.
+        """A term begins. The image to begin it with, which does not show brokers with losses to act on.
 
         While a cluster starts, its brokers come one after the other. The first one would take the lead of
         everything that it has in sync. So for the length of a session nothing is taken from absent brokers.
         """
         now = self._now
         image = loaded.image
-        self._liveness.begin({broker.id: broker.epoch for broker in image.brokers.values()}, now)
         self._stopping = {}
-        self._seen = set(image.brokers)
         self._lost = dict(loaded.lost)
         self._unclean_epochs = dict(loaded.unclean_epochs)
+        brokers = {
+            id_: broker
+            for id_, broker in image.brokers.items()
+            if id_ not in loaded.lost or self._acted_on(broker)
+        }
+        self._seen = set(brokers)
+        self._liveness.begin({broker.id: broker.epoch for broker in brokers.values()}, now)
         self._waiting_until = now + self._settings.session_timeout if cluster_is_starting else now
         self._balance_at = now + (self._settings.balance_interval or 0)
         self._settled = None
-        fenced = {
-            broker: replace(image.brokers[broker], fenced=True)
-            for broker in loaded.lost
-            if not self._acted_on(image.brokers[broker])
-        }
-        return replace(image, brokers={**image.brokers, **fenced}) if fenced else image
+        return replace(image, brokers=brokers)
 
     def next_look(self) -> float:
         """Seconds until time alone may change something; at most an hour."""

@@ -145,11 +145,6 @@ def without_stale_elr(state: PartitionState, min_isr: int) -> PartitionState:
     )
 
 
-def next_epoch(state: PartitionState) -> PartitionState:
-    """The same leader in a new leader epoch."""
-    return replace(state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)
-
-
 @dataclass(frozen=True, slots=True)
 class WantedIsr:
     """What a leader asks for in AlterPartition: for each replica its broker epoch, -1 if that is unknown."""

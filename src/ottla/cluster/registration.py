@@ -37,23 +37,24 @@ class BrokerIdInUse(Exception):
 
 
 class Registration:
-    def __init__(self, registry: Registry, broker: BrokerNode, *, lost: Lost = Lost.NOTHING) -> None:
+    def __init__(self, registry: Registry, broker: BrokerNode) -> None:
         """The broker's epoch is not known yet; what is given is ignored."""
         self._registry = registry
         self._broker = broker
-        self._lost = lost
+        self._lost = Lost.NOTHING
         self._keeper: asyncio.Task[None] | None = None
 
     @property
     def broker(self) -> BrokerNode:
         return self._broker
 
-    async def start(self, *, patience: float = 0.0) -> int:
-        """Registers; returns the broker epoch.
+    async def start(self, *, lost: Lost = Lost.NOTHING, patience: float = 0.0) -> int:
+        """Registers, with what the broker may have lost; returns the broker epoch.
 
         For `patience` seconds it waits for a registration under this id to end: after a crash the session of
         the earlier run lasts until the registry has noticed.
         """
+        self._lost = lost
         deadline = asyncio.get_running_loop().time() + patience
         while True:
             try:

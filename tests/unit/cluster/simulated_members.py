@@ -31,9 +31,8 @@ class Member:
         """It does not reach the controller, but the registry."""
         self.host = Host(f"broker-{number}")
         self.registry = FaultyRegistry(cluster.registry.connect(self.host.name))
-        self.registration = Registration(
-            self.registry, BrokerNode(number, "localhost", 9000 + number), lost=lost
-        )
+        self.registration = Registration(self.registry, BrokerNode(number, "localhost", 9000 + number))
+        self._lost = lost
         self.controller = Controller(
             self.registry,
             rng=random.Random(number),
@@ -54,7 +53,7 @@ class Member:
     async def start(self) -> None:
         await self.registry.open()
         await layout.prepare(self.registry, random.Random(0))
-        await self.registration.start()
+        await self.registration.start(lost=self._lost)
         await self.controller.start()
         self._polling = asyncio.create_task(self._poll())
 

@@ -343,18 +343,3 @@ async def test_all_metadata_survives_a_restart() -> None:
     assert images[0].configs == images[1].configs
     assert images[1].version > images[0].version
     await keeper.close()
-
-
-async def test_leader_epochs_are_raised_for_a_broker_that_may_have_lost_records() -> None:
-    async with cluster_of_one() as (registry, controller):
-        await controller.create_topics([NewTopic("a", 2), NewTopic("b", 1), NewTopic("large", 1500)])
-        before = controller.image.topics
-        outcome = await controller.raise_leader_epochs(1)
-        assert {topic.name for topic in outcome.results if isinstance(topic, TopicImage)} == set(before)
-        for name, topic in before.items():
-            for old, new in zip(topic.partitions, controller.image.topics[name].partitions, strict=True):
-                assert new.leader_epoch == old.leader_epoch + 1
-                assert new.partition_epoch == old.partition_epoch + 1
-                assert (new.leader, new.replicas, new.isr) == (old.leader, old.replicas, old.isr)
-        await stored(registry, controller)
-        assert (await controller.raise_leader_epochs(2)).results == [], "it leads nothing"
