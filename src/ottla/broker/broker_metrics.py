@@ -62,6 +62,14 @@ class BrokerMetrics(Metrics):
         self.gauge("unsent_bytes", lambda: server.unsent.size)
         self.gauge("purgatory_size", lambda: len(purgatory))
         self.gauge("partitions", lambda: len(replicas))
+        self.gauge(
+            "under_replicated_partitions",
+            lambda: sum(partition.state.is_under_replicated for partition in replicas),
+        )
+        self.gauge(
+            "under_min_isr_partitions",
+            lambda: sum(p.state.is_leader and p.state.is_under_min_isr for p in replicas),
+        )
         self.gauge("log_bytes", lambda: sum(partition.log.size for partition in replicas))
         self.gauge("stalls_by_requests", lambda: stalls.by_requests)
         self.gauge("stalls_by_others", lambda: stalls.by_others)

@@ -139,6 +139,8 @@ class IsrChanges:
 
     async def check_lag(self) -> None:
         """Look at all partitions led here for followers that lag, and for some that may join."""
+        now = self._clock.monotonic()
+        self._refused = {partition: until for partition, until in self._refused.items() if until > now}
         for some in in_portions(list(self._partitions), _LOOKED_AT_A_TIME):
             for partition in some:
                 if partition.state.has_followers and not self._is_paused(partition):

@@ -115,6 +115,11 @@ class ReplicaState:
         return self._local_end
 
     @property
+    def is_under_replicated(self) -> bool:
+        """Whether this replica leads and not all the others are in sync."""
+        return self.is_leader and len(self.isr) < len(self.replicas)
+
+    @property
     def maximal_isr(self) -> frozenset[int]:
         """All that may be in sync by what the controller knows now (KIP-497)."""
         return frozenset(self.isr).union(self.proposal.isr if self.proposal else ())

@@ -53,6 +53,7 @@ def test_the_time_of_a_long_poll_includes_its_wait_in_the_purgatory() -> None:
         figures = snapshot(broker)
     assert figures["request_seconds.Fetch"]["max"] >= 0.29
     assert figures["purgatory_size"] == 0
+    assert figures["under_replicated_partitions"] == figures["under_min_isr_partitions"] == 0
 
 
 def test_flushes_are_timed() -> None:

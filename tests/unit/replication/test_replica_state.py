@@ -197,6 +197,15 @@ def test_a_fenced_follower_is_not_waited_for() -> None:
     assert state.appended(10)
 
 
+def test_a_leader_knows_whether_all_replicas_are_in_sync() -> None:
+    state = leader(1, 2)
+    assert state.is_under_replicated
+    state.assign(1, EPOCH, (1, 2, 3), (1, 2, 3), 2)
+    assert not state.is_under_replicated
+    state.assign(2, EPOCH + 1, (1, 2, 3), (2,), 3)
+    assert not state.is_under_replicated, "that is for its leader to say"
+
+
 def test_a_follower_that_lags_too_long_leaves() -> None:
     state = leader(1, 2, 3)
     state.appended(10)
