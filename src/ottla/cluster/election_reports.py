@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from ottla.cluster.partition_rules import Brokers, is_unclean
 
 _log = logging.getLogger(__name__)
 
+_AT_A_TIME = 1000
 _NAMED = 5
 """Partitions that a line names."""
 
@@ -26,20 +28,22 @@ def broker_news(broker_id: int, old: BrokerNode | None, new: BrokerNode | None) 
     return f"broker {broker_id} is in service: it follows the cluster image"
 
 
-def report_elections(
+async def report_elections(
     before: ClusterImage, changed: Mapping[str, Mapping[int, PartitionState]], brokers: Brokers
 ) -> None:
     """How many partitions got another leader, none, or one that may lack records."""
-    elected, leaderless, unclean = 0, 0, []
+    count, elected, leaderless, unclean = 0, 0, 0, []
     for name, states in changed.items():
         old = before.topics[name].partitions
         for index, new in states.items():
+            count += 1
+            if count % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
             elected += new.leader_epoch > old[index].leader_epoch
             leaderless += new.leader == NO_LEADER
             if is_unclean(old[index], new, brokers):
                 unclean.append(f"{name}-{index} (broker {new.leader}, leader epoch {new.leader_epoch})")
     if changed:
-        count = sum(map(len, changed.values()))
         _log.info("%d partitions changed: %d elections, %d without a leader", count, elected, leaderless)
     if unclean:
         more = f" and {len(unclean) - _NAMED} more" if len(unclean) > _NAMED else ""

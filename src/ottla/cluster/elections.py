@@ -237,7 +237,7 @@ class Elections:
         await self._writer.write_partitions(changed, marks)
         self._unclean_epochs.update(unclean)
         self._settled = replace(brokers, unclean=frozenset())
-        report_elections(before, changed, brokers)
+        await report_elections(before, changed, brokers)
 
     def _mark_unclean(self, broker_id: int, epoch: int) -> Operation:
         path, data = layout.unclean_path(broker_id), layout.to_bytes({"epoch": epoch})
@@ -320,7 +320,7 @@ class Elections:
                 results[name, index] = None
         before = self._image
         await self._writer.write_partitions(changed)
-        report_elections(before, changed, brokers)
+        await report_elections(before, changed, brokers)
         return results
 
     def _all_partitions(self) -> list[tuple[str, int]]:

@@ -100,7 +100,7 @@ class ImageWriter:
         return None
 
     async def write_partitions(self, changed: PartitionChanges, more: Sequence[Operation] = ()) -> None:
-        """Gives partitions of any topics new states. The operations in `more` come last.
+        """Gives partitions of any topics new states. The few operations in `more` come last.
 
         Each commit is published by itself, as partitions do not depend on each other. NotController or
         Unavailable: what is not in the image was not written.
@@ -108,22 +108,25 @@ class ImageWriter:
         places = [(name, index) for name, states in changed.items() for index in states]
         # Many partitions get the same state: encode it once.
         encoded: dict[int, bytes] = {}
-        operations: list[Operation] = []
-        for name, index in places:
-            state = changed[name][index]
-            data = encoded.get(id(state))
-            if data is None:
-                data = encoded[id(state)] = layout.partition_data(state)
-            operations.append(Set(layout.partition_path(name, index), data))
-        done = 0
-        for batch in batches([*operations, *more]):
-            await self._leadership.write(batch)
-            partitions: dict[str, dict[int, PartitionState]] = {}
-            for name, index in places[done : done + len(batch)]:
-                partitions.setdefault(name, {})[index] = changed[name][index]
-            done += len(batch)
-            if partitions:
+        for start in range(0, len(places), MAX_WRITE_OPERATIONS):
+            some = places[start : start + MAX_WRITE_OPERATIONS]
+            operations: list[Operation] = []
+            for name, index in some:
+                state = changed[name][index]
+                data = encoded.get(id(state))
+                if data is None:
+                    data = encoded[id(state)] = layout.partition_data(state)
+                operations.append(Set(layout.partition_path(name, index), data))
+            done = 0
+            for batch in batches(operations):
+                await self._leadership.write(batch)
+                partitions: dict[str, dict[int, PartitionState]] = {}
+                for name, index in some[done : done + len(batch)]:
+                    partitions.setdefault(name, {})[index] = changed[name][index]
+                done += len(batch)
                 self._feed.publish(replace(self._delta(), partitions=partitions))
+        if more:
+            await self._leadership.write(more)
 
     def publish_brokers(self, changed: Mapping[int, BrokerNode | None]) -> None:
         """Brokers are in the registry already: they write their registrations themselves."""
