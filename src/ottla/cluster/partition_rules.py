@@ -147,7 +147,10 @@ def without_stale_elr(state: PartitionState, min_isr: int) -> PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class WantedIsr:
-    """What a leader asks for in AlterPartition: for each replica its broker epoch, -1 if that is unknown."""
+    """What a leader asks for in AlterPartition: replicas and their broker epochs.
+
+    The epoch of one that has been in sync and has not fetched from this leader yet is -1.
+    """
 
     sender: int
     leader_epoch: int
@@ -180,7 +183,8 @@ def alter(
     for broker, epoch in wanted.isr:
         # The leader that cannot hand over stays in its ISR while it stops.
         may = broker in brokers.active or (broker == state.leader and broker in brokers.stopping)
-        if not may or epoch not in (-1, epochs.get(broker)):
+        known = epoch == epochs.get(broker) or (epoch == -1 and broker in state.isr)
+        if not may or not known:
             raise ApiError(ErrorCode.INELIGIBLE_REPLICA)
     return _led(state, state.leader, isr, _union(_valid_elr(state, min_isr), state.isr), min_isr)
 
