@@ -278,7 +278,7 @@ class Run:
     def send_proposal(self, leader: Replica) -> None:
         proposal, life = leader.state.proposal, leader.store.directory
         assert proposal is not None
-        members = leader.state.epochs_of(proposal.isr, leader.broker_epoch)
+        members = self.members_of(leader, proposal)
 
         def arrive(decided: Assignment) -> None:
             if leader.up and leader.store.directory is life:
@@ -295,10 +295,13 @@ class Run:
         if self.rng.random() < 0.8:
             self.messages.append(ask)
 
+    def members_of(self, leader: Replica, proposal: IsrProposal) -> list[tuple[int, int]]:
+        return list(zip(proposal.isr, proposal.broker_epochs, strict=True))
+
     def alter(self, leader: int, proposal: IsrProposal, members: list[tuple[int, int]]) -> None:
         """What the controller does with a proposal."""
         now = self.assignment
-        if (leader, *proposal[1:]) != (now.leader, now.leader_epoch, now.partition_epoch):
+        if (leader, *proposal[1:3]) != (now.leader, now.leader_epoch, now.partition_epoch):
             self.counts["refused"] += 1
         elif all(self.may_be_in_sync(n, epoch) for n, epoch in members if n not in now.isr):
             self.counts["isr"] += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.replication.replica_state import ReplicaState
+from ottla.replication.replica_state import IsrProposal, ReplicaState
 from simulation.history import Violation
 from simulation.replicas import MIN_ISR, Replica, Run
 
@@ -105,6 +105,16 @@ def taking_members_of_a_former_registration(run: Run) -> None:
     run.may_be_in_sync = lambda replica, broker_epoch: True  # type: ignore[method-assign]
 
 
+def naming_members_with_their_present_epochs(run: Run) -> None:
+    """A proposal that is sent again would bring in one that has lost its log since."""
+
+    def members_of(leader: Replica, proposal: IsrProposal) -> list[tuple[int, int]]:
+        known = {n: leader.state.follower(n) for n in proposal.isr}
+        return [(n, follower.broker_epoch if follower else -1) for n, follower in known.items()]
+
+    run.members_of = members_of  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize(
     ("bug", "first_seed"),
     [
@@ -115,6 +125,7 @@ def taking_members_of_a_former_registration(run: Run) -> None:
         (taking_a_lost_answer_for_a_refusal, 150),
         (joining_below_the_start_of_the_leader_epoch, 0),
         (taking_members_of_a_former_registration, 0),
+        (naming_members_with_their_present_epochs, 5080),
     ],
 )
 def test_known_bugs_of_replication_are_found(bug: Callable[[Run], None], first_seed: int) -> None:

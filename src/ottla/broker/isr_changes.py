@@ -255,12 +255,13 @@ class IsrChanges:
 
 
 def _data(partition: Partition, proposal: IsrProposal, local_epoch: int) -> AlterPartitionData:
+    broker_id = partition.state.local_id
     return AlterPartitionData(
         partition_index=partition.index,
         leader_epoch=proposal.leader_epoch,
         new_isr_with_epochs=[
-            BrokerState(broker_id=broker_id, broker_epoch=epoch)
-            for broker_id, epoch in partition.state.epochs_of(proposal.isr, local_epoch)
+            BrokerState(broker_id=member, broker_epoch=local_epoch if member == broker_id else epoch)
+            for member, epoch in zip(proposal.isr, proposal.broker_epochs, strict=True)
         ],
         partition_epoch=proposal.partition_epoch,
     )

@@ -20,6 +20,8 @@ Rules kept here:
   leader epoch began: before its followers have reported, a new leader's high watermark may be too low.
 - A proposal is over when the controller has answered for it, or when an assignment with a larger partition
   epoch comes: then the controller has accepted it, or never will. An unknown outcome leaves it under way.
+- A proposal names its members with the broker epochs of the fetches it was made of, also when it is sent
+  again: one that has started again since may have lost what it had.
 - A leader's own log end counts only as far as it is acknowledged to be durable (see `Partition.append`), so
   a topic that asks for fsync before the answer gets it without a special case anywhere else.
 - A report under another leader epoch, or of a broker's former registration, changes nothing.
@@ -30,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from ottla.replication.follower_progress import FollowerFetch, FollowerProgress
+from ottla.replication.follower_progress import UNKNOWN_EPOCH, FollowerFetch, FollowerProgress
 
 NO_LEADER = -1
 
@@ -56,6 +58,8 @@ class IsrProposal(NamedTuple):
     isr: tuple[int, ...]
     leader_epoch: int
     partition_epoch: int
+    broker_epochs: tuple[int, ...]
+    """Under which the members last fetched; -1 for one that did not, and for the leader."""
 
 
 class ReplicaState:
@@ -287,7 +291,9 @@ class ReplicaState:
     def propose(self, isr: Iterable[int]) -> IsrProposal:
         """The controller is being asked for this ISR; until it has answered, both count."""
         assert self.is_leader and self.proposal is None
-        self.proposal = IsrProposal(tuple(isr), self.leader_epoch, self.partition_epoch)
+        members = tuple(isr)
+        epochs = tuple(f.broker_epoch if (f := self._followers.get(r)) else UNKNOWN_EPOCH for r in members)
+        self.proposal = IsrProposal(members, self.leader_epoch, self.partition_epoch, epochs)
         self._recount()
         return self.proposal
 
@@ -312,14 +318,6 @@ class ReplicaState:
         self.isr, self.partition_epoch, self.proposal = tuple(isr), partition_epoch, None
         self._recount()
         return self._advance()
-
-    def epochs_of(self, isr: Iterable[int], local_epoch: int) -> list[tuple[int, int]]:
-        """The members of an ISR with the broker epochs under which they last fetched, -1 if they did not."""
-        return [
-            (r, local_epoch if r == self.local_id else self._followers[r].broker_epoch)
-            for r in isr
-            if r == self.local_id or r in self._followers
-        ]
 
     def _in_order(self, members: Iterable[int]) -> tuple[int, ...]:
         members = set(members)

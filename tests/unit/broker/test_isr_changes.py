@@ -201,6 +201,21 @@ async def test_a_proposal_under_an_old_partition_epoch_waits_for_the_image() -> 
 
 
 @in_event_loop
+async def test_a_proposal_that_is_sent_again_names_the_epochs_it_was_made_with() -> None:
+    """The follower has started again meanwhile, perhaps without the end of its log."""
+    broker = Broker(isr=(1, 2))
+    broker.fetch(3)
+    broker.controller.fails = ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    await broker.changes.send()
+    broker.image = broker.image_of({**EPOCHS, 3: 31})
+    fetch = broker.changes.fetch_of(3, 31)
+    follower_fetched(broker.partition, fetch, broker.partition.leader_epoch, 0, 0)
+    await broker.changes.send()
+    members = broker.controller.requests[-1].topics[0].partitions[0].new_isr_with_epochs
+    assert [(member.broker_id, member.broker_epoch) for member in members] == [(1, 10), (2, -1), (3, 30)]
+
+
+@in_event_loop
 async def test_a_deleted_partition_is_not_asked_for_again() -> None:
     broker = Broker(isr=(1, 2))
     broker.fetch(3)

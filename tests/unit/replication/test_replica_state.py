@@ -296,10 +296,14 @@ def test_a_deposed_leader_proposes_nothing() -> None:
     assert state.shrink_due(10**9, MAX_LAG_MS, 0) is None
 
 
-def test_members_are_named_with_the_epochs_they_fetched_under() -> None:
-    state = leader(1, 2, 3)
+def test_members_are_named_with_the_epochs_they_had_when_they_were_proposed() -> None:
+    """A follower that has started again since may have lost what it had."""
+    state = leader(1, 2)
     fetch(state, 3, 0)
-    assert state.epochs_of((1, 2, 3), local_epoch=10) == [(1, 10), (2, -1), (3, 30)]
+    proposal = state.propose(state.expand_due(BROKER_EPOCHS.get) or ())
+    assert (proposal.isr, proposal.broker_epochs) == ((1, 2, 3), (-1, -1, 30))
+    fetch(state, 3, 0, broker_epoch=31)
+    assert state.proposal is proposal
 
 
 class Controller:
