@@ -87,9 +87,13 @@ class SimulatedCluster:
 
     async def start(self, *numbers: int, lost: Lost = Lost.NOTHING) -> None:
         for number in numbers:
-            member = self.members[number] = Member(self, number, lost)
-            await member.host.run(asyncio.ensure_future, member.start())
+            await self.begin_start(number, lost)
             await self.until(lambda number=number: number in self.unfenced)  # type: ignore[misc]
+
+    async def begin_start(self, number: int, lost: Lost) -> None:
+        """Starts a broker, whether the controller takes notice or not."""
+        member = self.members[number] = Member(self, number, lost)
+        await member.host.run(asyncio.ensure_future, member.start())
 
     async def stop(self, *numbers: int) -> None:
         for number in numbers:
