@@ -84,6 +84,7 @@ class FetchLoop:
         self._plan = FetchPlan(replica_id)
         self._partitions: dict[Key, Partition] = {}
         self._writes: dict[Key, asyncio.Task[None]] = {}
+        self._unflushed: dict[Key, None] = {}  # not asked for before that is done
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._unreachable = False
@@ -99,16 +100,31 @@ class FetchLoop:
         """Fetch this partition, from now on or in its new leader epoch."""
         key = partition.topic_id, partition.index
         self._partitions[key] = partition
-        if partition.counts_all:
-            self._plan.follow(key, position_of(partition) if key not in self._writes else None)
-        else:
-            self._plan.follow(key, None)
-            self._write(key, partition, partition.flushed())
+        self._plan.follow(key, None)
+        self._move(key)
         self._wake.set()
 
     def forget(self, key: Key) -> None:
         self._partitions.pop(key, None)
+        self._unflushed.pop(key, None)
         self._plan.forget(key)
+
+    def _move(self, key: Key) -> None:
+        """Ask for a partition from where its log is now; if a write or a flush is due, after that."""
+        partition = self._partitions.get(key)
+        if partition is None:
+            return
+        position = position_of(partition) if key not in self._writes else None
+        self._plan.move(key, position)
+        if position is None and key not in self._writes:
+            self._unflushed[key] = None
+
+    def _flush_due(self, now: float) -> None:
+        """Flush what could not be flushed before, or was left behind by an earlier run."""
+        for key in [key for key in self._unflushed if not self._plan.backs_off(key, now)]:
+            del self._unflushed[key]
+            partition = self._partitions[key]
+            self._write(key, partition, partition.flushed())
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -158,6 +174,8 @@ class FetchLoop:
         settings = self._settings()
         self._wake.clear()
         began = self._loop.time()
+        if self._unflushed:
+            self._flush_due(began)
         request = self._plan.request(self._replica_epoch(), settings, began)
         if request is None:
             await self._wait_for_wake()
@@ -199,7 +217,7 @@ class FetchLoop:
             if partition is None or answer.key in self._writes:
                 continue
             if not _is_at(partition, answer.asked):
-                self._plan.move(answer.key, position_of(partition))
+                self._move(answer.key)
                 continue
             if answer.data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 out_of_range.append((partition, answer.asked))
@@ -237,7 +255,7 @@ class FetchLoop:
             self._refused(key, partition, error)
             return
         self._plan.succeed(key)
-        self._plan.move(key, position_of(partition))
+        self._move(key)
 
     async def _append(self, partition: Partition, answer: Answer) -> None:
         data = answer.data
@@ -260,8 +278,7 @@ class FetchLoop:
             finally:
                 if self._writes.get(key) is asyncio.current_task():
                     del self._writes[key]
-                if (now_followed := self._partitions.get(key)) is not None:
-                    self._plan.move(key, position_of(now_followed))
+                self._move(key)
                 self._wake.set()
 
         self._plan.move(key, None)
@@ -290,7 +307,7 @@ class FetchLoop:
                         f"{asked.fetch_offset} is out of range, and between {found.start} and {found.end}",
                     )
                 else:
-                    self._plan.move(key, position_of(partition))
+                    self._move(key)
             except ApiError as error:
                 self._refused(key, partition, error)
 
@@ -304,7 +321,7 @@ class FetchLoop:
             logger.error("%s is not replicated any more: %s", partition.log.name, error.message)
             self.forget(key)
         elif error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            self._plan.move(key, position_of(partition))  # another epoch has begun meanwhile
+            self._move(key)  # another epoch has begun meanwhile
         else:
             self._back_off(key, error.message)
 
@@ -313,7 +330,7 @@ class FetchLoop:
         partition = self._partitions.get(key)
         if partition is None:
             return
-        self._plan.move(key, position_of(partition))
+        self._move(key)
         # The first time, and rarer and rarer while it lasts.
         if failures & (failures - 1) == 0:
             logger.log(

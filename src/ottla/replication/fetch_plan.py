@@ -117,6 +117,9 @@ class FetchPlan:
         self._changed[key] = None
         return before + 1
 
+    def backs_off(self, key: Key, now: float) -> bool:
+        return self._retry_at.get(key, 0.0) > now
+
     def retry_at(self) -> float | None:
         """When the first of those that back off is asked for again."""
         return min(self._retry_at.values(), default=None)

@@ -652,3 +652,42 @@ async def test_a_log_that_fails_is_not_asked_for_any_more(caplog: pytest.LogCapt
     loop = loop_of(scripted, follower)
     await loop.step()
     assert follower.end_offset == 0
+
+
+@in_event_loop
+async def test_a_flush_that_fails_is_tried_again_before_the_partition_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader, store = led(), Store(flush_messages=1)
+    follower = following(store)
+    scripted = ScriptedLeader(leader)
+    leader.append(batch(5))
+    flush, failures = store.log.flush, 0
+
+    def fail() -> int:
+        nonlocal failures
+        failures += 1
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+
+    monkeypatch.setattr(store.log, "flush", fail)
+    async with running(scripted, follower):
+        await until(lambda: failures > 3)
+        asked = [p.fetch_offset for r in scripted.fetches for t in r.topics for p in t.partitions]
+        assert follower.end_offset == 5 and set(asked) == {0}
+        monkeypatch.setattr(store.log, "flush", flush)
+        leader.append(batch(1))
+        await until(lambda: follower.end_offset == 6)
+
+
+@in_event_loop
+async def test_records_that_a_crash_left_are_flushed_before_the_partition_is_asked_for() -> None:
+    store = Store(flush_messages=1)
+    store.log.append(batch(3), 0)
+    leader = led()
+    leader.append(batch(3))
+    leader.append(batch(2))
+    follower = following(store)
+    follower.state.truncated(0)  # as far as they count
+    async with running(ScriptedLeader(leader), follower):
+        await until(lambda: follower.end_offset == 5)
+    assert store.log.recovery_point == 5
