@@ -292,6 +292,7 @@ class Broker:
             member.channel,
             member.image_polls,
         )
+        self.metrics.gauge("unclean_elections", lambda: member.controller.unclean_elections)
         self._leaving.push_async_callback(member.leave)
         await member.join(partial(check_belongs_here, self.directory, self.node_id))
         self._server.serve(self.config.listeners.inter_broker.name)  # brokers ask the controller first of all

@@ -105,6 +105,11 @@ class Controller:
         return self._leadership.term is not None
 
     @property
+    def unclean_elections(self) -> int:
+        """So many leaders were elected by this broker that may lack acknowledged records."""
+        return self._elections.unclean_elections
+
+    @property
     def image(self) -> ClusterImage:
         return self.feed.current
 

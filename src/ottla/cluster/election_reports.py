@@ -30,8 +30,8 @@ def broker_news(broker_id: int, old: BrokerNode | None, new: BrokerNode | None) 
 
 async def report_elections(
     before: ClusterImage, changed: Mapping[str, Mapping[int, PartitionState]], brokers: Brokers
-) -> None:
-    """How many partitions got another leader, none, or one that may lack records."""
+) -> int:
+    """Says how many partitions got another leader, none, or one that may lack records; returns the last."""
     count, elected, leaderless, unclean = 0, 0, 0, []
     for name, states in changed.items():
         old = before.topics[name].partitions
@@ -53,3 +53,4 @@ async def report_elections(
             ", ".join(unclean[:_NAMED]),
             more,
         )
+    return len(unclean)

@@ -80,6 +80,8 @@ class Elections:
         self._clock = clock
         self._settings = settings
         self._defaults = defaults
+        self.unclean_elections = 0
+        """So many leaders were elected here that may lack acknowledged records."""
         self._liveness = Liveness(broker_id, settings.session_timeout)
         self._stopping: dict[int, int] = {}
         """Brokers that are about to stop, and their epochs."""
@@ -237,7 +239,7 @@ class Elections:
         await self._writer.write_partitions(changed, marks)
         self._unclean_epochs.update(unclean)
         self._settled = replace(brokers, unclean=frozenset())
-        await report_elections(before, changed, brokers)
+        self.unclean_elections += await report_elections(before, changed, brokers)
 
     def _mark_unclean(self, broker_id: int, epoch: int) -> Operation:
         path, data = layout.unclean_path(broker_id), layout.to_bytes({"epoch": epoch})
@@ -320,7 +322,7 @@ class Elections:
                 results[name, index] = None
         before = self._image
         await self._writer.write_partitions(changed)
-        await report_elections(before, changed, brokers)
+        self.unclean_elections += await report_elections(before, changed, brokers)
         return results
 
     def _all_partitions(self) -> list[tuple[str, int]]:

@@ -366,6 +366,7 @@ def test_an_unclean_election_follows_when_the_topic_allows_it() -> None:
             {(TOPIC_CONFIG, "t"): {"unclean.leader.election.enable": "true"}}
         )
         await cluster.until(lambda: cluster.partition() == PartitionState((2, 1), (1,), 1, 1, 2), seconds=1)
+        await cluster.until(lambda: cluster.controller.unclean_elections == 1, seconds=1)
 
     in_cluster(scenario, (1, 2))
 
