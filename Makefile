@@ -53,8 +53,9 @@ bench-pipeline: install  ## the Spark source, sink and pipelines beside Spark's 
 
 SEEDS ?= 200
 FIRST ?= 1
-simulate: install  ## SEEDS simulated runs of a broker under faults, from seed FIRST on
-	@cd tests && PYTHONPATH=. ../$(BIN)/python -m simulation.single_broker --seeds $(SEEDS) --first $(FIRST) --log
+SIMULATION ?= single_broker
+simulate: install  ## SEEDS simulated runs of a broker under faults, from seed FIRST on; SIMULATION=cluster for a cluster
+	@cd tests && PYTHONPATH=. ../$(BIN)/python -m simulation.$(SIMULATION) --seeds $(SEEDS) --first $(FIRST) --log
 
 freeze: install  ## write the versions now in .venv to constraints.txt
 	@{ sed '/^[^#]/,$$d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; } > constraints.new

@@ -20,7 +20,7 @@ class ImageFeed:
     def __init__(self, image: ClusterImage | None = None, *, kept: int = KEPT_DELTAS) -> None:
         self._current = image or ClusterImage()
         self._deltas: deque[ImageDelta] = deque(maxlen=kept)
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in the order of asking
 
     @property
     def current(self) -> ClusterImage:
@@ -61,11 +61,11 @@ class ImageFeed:
         """`since`, but waits until there is something newer than `version`."""
         while (news := self.since(version)) is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.add(future)
+            self._waiting[future] = None
             try:
                 await future
             finally:
-                self._waiting.discard(future)
+                self._waiting.pop(future, None)
         return news
 
     def _wake(self) -> None:

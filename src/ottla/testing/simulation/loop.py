@@ -99,7 +99,7 @@ class SimulatedLoop(VirtualTime, asyncio.SelectorEventLoop):  # type: ignore[mis
     def __init__(self, rng: Random) -> None:
         self._virtual = _Selector(rng)
         self._rng = rng
-        self._executors: dict[int, float] = {}
+        self._executors: dict[Any, float] = {}  # kept alive: ids of dead ones come again
         self.longest_thread_start = 0.001
         """Seconds until work for a thread is done, at most: longer where a disk is slow."""
         self._tasks: list[asyncio.Task[Any]] = []
@@ -174,8 +174,8 @@ class SimulatedLoop(VirtualTime, asyncio.SelectorEventLoop):  # type: ignore[mis
                 future.set_result(result)
 
         due = self.time() + self._rng.random() * self.longest_thread_start
-        due = max(due, self._executors.get(id(executor), 0.0) + _BETWEEN_JOBS)
-        self._executors[id(executor)] = due
+        due = max(due, self._executors.get(executor, 0.0) + _BETWEEN_JOBS)
+        self._executors[executor] = due
         self.call_at(due, work)
         return future
 
