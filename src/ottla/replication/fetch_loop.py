@@ -40,7 +40,8 @@ logger = logging.getLogger("ottla.replication")
 _SLICE_SECONDS = 0.002
 """After so long other requests are served, before the next partition of an answer."""
 _WRITES_SECONDS = 0.1
-"""So long the next request waits for writes in tasks. Partitions whose writes take longer are left out."""
+"""So long the next request waits for writes that an answer has begun. Partitions whose writes take longer are
+left out of requests until they have ended."""
 _STOP_SECONDS = 1.0
 _PAUSE_AFTER_EMPTY = 0.01
 
@@ -211,6 +212,7 @@ class FetchLoop:
 
     async def _take(self, answers: Iterable[Answer]) -> None:
         out_of_range: list[tuple[Partition, Position]] = []
+        hanging = set(self._writes)
         slice_ends = self._loop.time() + _SLICE_SECONDS
         for answer in answers:
             partition = self._partitions.get(answer.key)
@@ -228,8 +230,9 @@ class FetchLoop:
                 slice_ends = self._loop.time() + _SLICE_SECONDS
         if out_of_range:
             await self._take_ranges(out_of_range)
-        if self._writes:
-            await asyncio.wait(list(self._writes.values()), timeout=_WRITES_SECONDS)
+        begun = [write for key, write in self._writes.items() if key not in hanging]
+        if begun:
+            await asyncio.wait(begun, timeout=_WRITES_SECONDS)
 
     async def _take_one(self, partition: Partition, answer: Answer) -> None:
         key, data, asked = answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from ottla.protocol.messages.fetch import EpochEndOffset, PartitionData
 from ottla.replication.fetch_loop import FetchLoop
 from ottla.replication.fetch_plan import FetchSettings
 from ottla.replication.partition import Partition
+from ottla.testing.disk import FaultyDisk, MemoryDisk
 from unit.replication.leaders import (
     FOLLOWER,
     LEADER,
@@ -581,12 +583,30 @@ async def test_a_write_that_hangs_holds_up_its_own_partition_alone() -> None:
     scripted = ScriptedLeader(*leaders)
     async with running(scripted, *followers):
         await until(lambda: writes.waiting == 1 and followers[1].end_offset == 5)
-        leaders[1].append(batch(5))
-        await until(lambda: followers[1].end_offset == 10)
+        began = asyncio.get_running_loop().time()
+        for end in range(10, 110, 5):
+            leaders[1].append(batch(5))
+            await until(lambda end=end: followers[1].end_offset == end)  # type: ignore[misc]
+        assert asyncio.get_running_loop().time() - began < 1.9, "others wait for it in each round"
         assert followers[0].end_offset == 0
         writes.go_on.set()
         await until(lambda: followers[0].end_offset == 5)
     assert content(followers[0]) == content(leaders[0])
+
+
+@in_event_loop
+async def test_a_full_disk_lets_a_follower_wait_until_there_is_space() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    leader, follower = led(), following(Store(disk))
+    leader.append(batch(5))
+    scripted = ScriptedLeader(leader)
+    disk.fail("write", errno.ENOSPC)
+    async with running(scripted, follower):
+        await until(lambda: len(scripted.fetches) > 5)
+        assert follower.end_offset == 0 and follower.log.failure is None
+        disk.heal()
+        await until(lambda: follower.end_offset == 5)
+    assert are_equal(leader, follower)
 
 
 @in_event_loop
