@@ -50,6 +50,12 @@ class ClientView:
         self.reachable = endpoints_on(image, listener)
         self._version = version
 
+    @property
+    def controller(self) -> int:
+        """The broker to send changes to. All forward them, so any will do while the controller is away."""
+        controller = self.image.controller_id
+        return controller if controller in self.reachable else next(iter(self.reachable), -1)
+
     def partition(self, state: PartitionState) -> PartitionView:
         replicas, isr = list(state.replicas), list(state.isr)
         offline = [replica for replica in replicas if replica not in self.reachable]

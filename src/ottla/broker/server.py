@@ -3,11 +3,11 @@
 A server has one or more listeners for clients and one for other brokers; each connection knows the name of
 its own.
 
-Limits: `max.connections` in all and `max.connections.per.ip` (with overrides) are checked at the door, but
-not for other brokers: clients that use up all connections cannot cut a broker off from its cluster. Idle
-connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame while others wait
-for request memory must go on bringing bytes, 10 KB a second and the whole frame within five minutes, so that
-a few slow senders cannot starve the rest.
+Limits: `max.connections` in all and `max.connections.per.ip` (with overrides) are checked at the door. Other
+brokers have a limit of their own: clients that use up all connections cannot cut a broker off from its
+cluster. Idle connections are closed after `connections.max.idle.ms`; one that sits on an unfinished frame
+while others wait for request memory must go on bringing bytes, 10 KB a second and the whole frame within five
+minutes, so that a few slow senders cannot starve the rest.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _CRAWL_LONGEST = 300.0
 _SWEEP_SECONDS = 30.0
 _SWEEP_CONTENDED_SECONDS = 1.0
 _DRAIN_SECONDS = 2.0
+_MOST_FROM_BROKERS = 1_000
+"""A broker has a handful of connections to another one."""
 _ITERATION_ACCEPTS = 64
 """Clients accepted per iteration of the loop, so that many new ones do not stop the connected ones."""
 
@@ -217,7 +219,10 @@ class Server:
             self.loop.add_reader(bound.socket.fileno(), self._accept, bound)
 
     def _admit(self, bound: _Bound, sock: Socket, address: str, port: int) -> None:
-        if not bound.for_brokers and self._refuses(sock, address, port):
+        refusal = self._brokers_refusal() if bound.for_brokers else self._refusal(address)
+        if refusal is not None:
+            sock.close()
+            self.client_log.warning(logger, address, "refused %s:%d: %s", address, port, refusal)
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -232,30 +237,23 @@ class Server:
         )
         self.connections[connection] = None
 
-    def _refuses(self, sock: Socket, address: str, port: int) -> bool:
-        """Close the socket of a client that is one too many."""
+    def _refusal(self, address: str) -> str | None:
+        """Why one more client is too many; None if it is not."""
         limits = self._limits
-        allowed = limits.address_overrides.get(address, limits.max_connections_per_address)
         clients = len(self.connections) - self._from_brokers
-        if clients >= min(limits.max_connections, limits.descriptors):
-            sock.close()
-            why = "max.connections" if limits.max_connections <= limits.descriptors else "raise ulimit -n"
-            self.client_log.warning(
-                logger, address, "refused %s:%d: %d connections (%s)", address, port, clients, why
-            )
-            return True
+        if clients >= limits.max_connections:
+            return f"{clients} connections (max.connections)"
+        if len(self.connections) >= limits.descriptors:
+            return f"{len(self.connections)} connections (raise ulimit -n)"
+        allowed = limits.address_overrides.get(address, limits.max_connections_per_address)
         if self._per_address[address] >= allowed:
-            sock.close()
-            self.client_log.warning(
-                logger,
-                address,
-                "refused %s:%d: %d from there (max.connections.per.ip)",
-                address,
-                port,
-                allowed,
-            )
-            return True
-        return False
+            return f"{allowed} from there (max.connections.per.ip)"
+        return None
+
+    def _brokers_refusal(self) -> str | None:
+        if self._from_brokers >= min(_MOST_FROM_BROKERS, self._limits.descriptors):
+            return f"{self._from_brokers} connections of brokers"
+        return None
 
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)

@@ -15,7 +15,7 @@ from ottla.broker.connection import Connection, Refused
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.server import Limits, Server
 from ottla.broker.sockets import SystemSockets
-from ottla.cluster.image import BrokerNode, ClusterImage, Endpoint, PartitionState
+from ottla.cluster.image import BrokerNode, ClusterImage, Endpoint, ImageDelta, PartitionState
 from ottla.config.listeners import Listener, assign_listeners, parse_listeners
 from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ErrorCode
@@ -114,6 +114,13 @@ def test_a_leader_that_the_client_cannot_reach_is_an_error(
 ) -> None:
     view = ClientView(IMAGE, "OUTSIDE", version).partition(PartitionState((leader, 1), (leader,), leader))
     assert (view.error, view.leader) == (error, leader if error is ErrorCode.NONE else -1)
+
+
+def test_while_the_controller_is_away_changes_go_to_any_broker() -> None:
+    assert ClientView(IMAGE, "PLAINTEXT").controller == 1
+    away = IMAGE.apply(ImageDelta(base=1, version=2, controller_id=9))
+    assert ClientView(away, "PLAINTEXT").controller == 1
+    assert ClientView(away, "NOWHERE").controller == -1
 
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", INTERNAL])
@@ -240,6 +247,25 @@ def test_connections_know_their_listener_and_brokers_get_in_beyond_the_limits() 
         (connection,) = server.connections
         assert (connection.listener, connection.from_broker) == ("OUTSIDE", False)
         again.close()
+        server.abort()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_connections_of_brokers_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.server._MOST_FROM_BROKERS", 1)
+
+    async def scenario() -> None:
+        memory = ClientMemory(1 << 20, 1 << 20, asyncio.get_running_loop().time, ClientLog)
+        server = Server(lambda connection, frame: None, Limits(), SystemSockets(), memory)
+        _, port = server.listen(INTERNAL, "127.0.0.1", 0, 5, for_brokers=True)
+        server.serve()
+        first = await _connect(port)
+        await until_connected(server, 1)
+        reader, second = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        for writer in (first, second):
+            writer.close()
         server.abort()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))

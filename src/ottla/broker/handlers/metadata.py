@@ -264,7 +264,7 @@ def _response(
             for node, endpoint in cluster.reachable.items()
         ],
         cluster_id=image.cluster_id,
-        controller_id=image.controller_id,
+        controller_id=cluster.controller,
         topics=topics,
         cluster_authorized_operations=cluster_operations,
     )
@@ -315,9 +315,10 @@ def describe_cluster(
         return _wrong_endpoint(request.endpoint_type)
     image = broker.image
     asked = request.include_cluster_authorized_operations
+    endpoints = endpoints_on(image, context.listener, fenced=request.include_fenced_brokers)
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
-        controller_id=image.controller_id,
+        controller_id=image.controller_id if image.controller_id in endpoints else -1,
         brokers=[
             DescribeClusterBroker(
                 broker_id=node,
@@ -326,9 +327,7 @@ def describe_cluster(
                 rack=image.brokers[node].rack,
                 is_fenced=image.brokers[node].fenced,
             )
-            for node, endpoint in endpoints_on(
-                image, context.listener, fenced=request.include_fenced_brokers
-            ).items()
+            for node, endpoint in endpoints.items()
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )
