@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 import ottla.testing
+from ottla.protocol.errors import ApiError
+from ottla.protocol_client.wire import BrokerUnreachable
 from ottla.testing.in_process_cluster import InProcessCluster
-from zookeeper_server import shared_server
+from zookeeper_server import ZooKeeperServer, shared_server
 
 PATIENCE = 120.0
 
@@ -54,6 +58,7 @@ class Writer:
 
 
 def read(cluster: InProcessCluster, topic: str, count: int, **settings: Any) -> list[int]:
+    """By a group that goes on where it was."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -76,6 +81,18 @@ def read(cluster: InProcessCluster, topic: str, count: int, **settings: Any) -> 
     return found
 
 
+def create_when_possible(cluster: InProcessCluster, topic: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            cluster.create_topic(topic)
+        except (ApiError, BrokerUnreachable):
+            assert time.monotonic() < deadline, "the controller does not come back"
+            time.sleep(0.1)
+        else:
+            return
+
+
 @pytest.mark.parametrize("registry", [in_a_file, in_zookeeper])
 def test_acknowledged_records_outlive_the_leader_and_the_controller(
     registry: Callable[[], dict[str, object]],
@@ -93,6 +110,26 @@ def test_acknowledged_records_outlive_the_leader_and_the_controller(
             cluster.wait_until_in_sync("t")
         assert writer.acknowledged == list(range(500))
         assert read(cluster, "t", 500) == list(range(500))
+
+
+def test_records_are_written_and_read_while_zookeeper_is_away(tmp_path: Path) -> None:
+    zookeeper = ZooKeeperServer(tmp_path)
+    zookeeper.start()
+    settings = {"ottla.registry": f"zookeeper://{zookeeper.address}/clusters/one"}
+    try:
+        with ottla.testing.cluster(3, topics={"t": 1}, settings=settings) as cluster:
+            writer = Writer(cluster, "t")
+            for running in (True, False):
+                if not running:
+                    zookeeper.stop()
+                writer.write(5)
+                writer.flush()
+                assert read(cluster, "t", 5) == writer.acknowledged[-5:]
+            assert writer.acknowledged == list(range(10))
+            zookeeper.start()
+            create_when_possible(cluster, "later")
+    finally:
+        zookeeper.stop()
 
 
 def test_a_group_goes_on_where_it_was_when_its_coordinator_is_killed() -> None:
