@@ -12,11 +12,14 @@ from simulation.history import Violation
 from simulation.replicas import MIN_ISR, Replica, Run
 
 
+FOUND_DEFECTS = (5080, 5762)
+
+
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_acknowledged_records_survive_elections_and_crashes(replicas: int) -> None:
     counts: dict[str, int] = {}
     acknowledged = 0
-    for seed in range(20):
+    for seed in (*range(20), *FOUND_DEFECTS):
         run = Run(seed, replicas)
         try:
             run.run()

@@ -307,15 +307,15 @@ class Loader:
         batches = verify(segment.file, position, segment.size, next_offset, highest=highest, gaps_to=gaps_to)
         try:
             for at, header in batches:
-                next_offset = header.next_offset
                 size, epoch = header.size, header.leader_epoch
+                if 0 <= epoch < latest:  # the log ends before it
+                    raise Damaged(at, f"a batch with leader epoch {epoch} follows leader epoch {latest}")
+                next_offset = header.next_offset
                 end = at + size
                 segment.note_batch(at, next_offset - 1, header.max_timestamp, size, interval)
                 if epoch > latest:
                     epochs.assign(epoch, header.base_offset)
                     latest = epoch
-                elif 0 <= epoch < latest:
-                    raise Damaged(at, f"a batch with leader epoch {epoch} follows leader epoch {latest}")
                 if header.producer_id >= 0:
                     producers.update(
                         header, header.base_offset, self._now, control_record_at(segment.file, at, header)

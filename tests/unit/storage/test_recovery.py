@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ottla.protocol.batches import stamp
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage import flushing
 from ottla.storage.inspect import inspect_index
@@ -39,6 +40,28 @@ def check(log: Log, batches: int = 30) -> None:
         assert (info.first_offset, info.duplicate) == (number * 2, True)
     with pytest.raises(ApiError):
         log.append(from_producer(batches * 2 + 1), 9)
+
+
+@pytest.mark.parametrize("file", [FIRST, "00000000000000000003"], ids=["same segment", "next segment"])
+def test_a_batch_of_an_older_epoch_that_a_loss_of_power_brought_back_is_cut_off(file: str) -> None:
+    """The log had been truncated there, and the truncation had not reached the disk."""
+    store = Store()
+    for _ in range(3):
+        store.log.append(batch(1), 5)
+    old = bytearray(batch(1))
+    stamp(old, 0, 3, 4)
+    store.log.flush()
+    store.directory.abandon()
+    log = store.disk.open(store.folder / f"{file}.log", create=True)
+    log.write_at(log.size, bytes(old))
+    log.sync()
+    store.disk.sync_folder(store.folder)
+    store.disk.lose_power(Random(0))
+    store.crash()
+    assert (store.log.end_offset, store.report.truncated_bytes) == (3, len(old))
+    store.log.append(batch(1, value=b"new"), 6)
+    assert offsets(store.crash()) == [0, 1, 2, 3]
+    assert values(store.log)[-1] == b"new"
 
 
 class TestCleanStop:
