@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo quickstart test check kcat zookeeper test-slow slow-tools bench bench-pipeline simulate freeze wheel clean
+.PHONY: help install demo quickstart test check kcat zookeeper test-slow slow-tools bench bench-cluster bench-pipeline simulate freeze wheel clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ slow-tools:
 
 bench: install  ## Ottla beside Apache Kafka in one run, as a table of ratios
 	@$(BIN)/python -m bench
+
+bench-cluster: install  ## three brokers of Ottla beside three of Apache Kafka, replication factor 3
+	@$(BIN)/python -m bench.cluster
 
 bench-pipeline: install  ## the Spark source, sink and pipelines beside Spark's own Kafka connector
 	@$(BIN)/python -m bench.pipeline

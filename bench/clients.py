@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -32,18 +32,22 @@ _STUCK = 60.0  # seconds without progress after which a client gives up
 
 
 class _Meter:
-    """Wall time and CPU of the broker between its making and `stop`."""
+    """Wall time and CPU of the brokers between its making and `stop`."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._split = user_and_system(pid)
-        self._cpu = cpu_seconds(pid)
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._split = self._user_and_system()
+        self._cpu = sum(map(cpu_seconds, pids))
         self._began = time.perf_counter()
+
+    def _user_and_system(self) -> tuple[float, float]:
+        users, systems = zip(*map(user_and_system, self._pids), strict=True)
+        return sum(users), sum(systems)
 
     def stop(self) -> dict[str, float]:
         seconds = time.perf_counter() - self._began
-        cpu = cpu_seconds(self._pid) - self._cpu
-        user, system = user_and_system(self._pid)
+        cpu = sum(map(cpu_seconds, self._pids)) - self._cpu
+        user, system = self._user_and_system()
         return {
             "seconds": seconds,
             "cpu": cpu,
@@ -52,7 +56,9 @@ class _Meter:
         }
 
 
-def produce(bootstrap: str, pid: int, topic: str, size: int, count: int, config: dict[str, Any]) -> Any:
+def produce(
+    bootstrap: str, pids: list[int], topic: str, size: int, count: int, config: dict[str, Any]
+) -> Any:
     """Send `count` records of `size` bytes to partition 0 as fast as librdkafka takes them."""
     failures: list[str] = []
     producer = Producer(
@@ -72,7 +78,7 @@ def produce(bootstrap: str, pid: int, topic: str, size: int, count: int, config:
         producer.produce(topic, values[0], partition=0)
         if producer.flush(_STUCK):
             raise RuntimeError(f"no producer id within {_STUCK} s: {failures}")
-    meter = _Meter(pid)
+    meter = _Meter(pids)
     left, progress = count, time.monotonic()
     while left:
         part = messages if left >= group else messages[:left]
@@ -90,7 +96,9 @@ def produce(bootstrap: str, pid: int, topic: str, size: int, count: int, config:
     return meter.stop()
 
 
-def consume(bootstrap: str, pid: int, topic: str, size: int, count: int, config: dict[str, Any]) -> Any:
+def consume(
+    bootstrap: str, pids: list[int], topic: str, size: int, count: int, config: dict[str, Any]
+) -> Any:
     """Read `count` records of partition 0 from its start, and check that none is missing."""
     consumer = Consumer(
         {
@@ -106,7 +114,7 @@ def consume(bootstrap: str, pid: int, topic: str, size: int, count: int, config:
     )
     consumer.list_topics(topic, timeout=30)
     group = max(1, min(5000, 1_000_000 // size))
-    meter = _Meter(pid)
+    meter = _Meter(pids)
     consumer.assign([TopicPartition(topic, 0, 0)])
     got, progress = 0, time.monotonic()
     last = None
@@ -126,7 +134,7 @@ def consume(bootstrap: str, pid: int, topic: str, size: int, count: int, config:
     return result
 
 
-def single(port: int, pid: int, topic: str, size: int, count: int) -> Any:
+def single(port: int, pids: list[int], topic: str, size: int, count: int) -> Any:
     """One record a request, acks=all, one request at a time: the time of each, in nanoseconds."""
     frame = produce_frame(topic, single_record_batch(os.urandom(size), int(time.time() * 1000)))
     connection = Connection(port)
@@ -134,7 +142,7 @@ def single(port: int, pid: int, topic: str, size: int, count: int) -> Any:
     times = [0] * count
     first = produced_offset(_call(connection, frame), topic)
     gc.disable()
-    meter = _Meter(pid)
+    meter = _Meter(pids)
     for i in range(count):
         began = clock()
         send(frame)
@@ -148,7 +156,7 @@ def single(port: int, pid: int, topic: str, size: int, count: int) -> Any:
     return result | {"times": times}
 
 
-def paced(port: int, pid: int, topic: str, size: int, count: int, rate: int) -> Any:
+def paced(port: int, pids: list[int], topic: str, size: int, count: int, rate: int) -> Any:
     """Send `rate` records a second, each at its time whether or not the one before was answered.
 
     Gives the time each offset was sent (CLOCK_MONOTONIC, which `waiting` reads in its process too).
@@ -159,7 +167,7 @@ def paced(port: int, pid: int, topic: str, size: int, count: int, rate: int) -> 
     clock, sleep = time.monotonic_ns, time.sleep
     sent = [0] * count
     gc.disable()
-    meter = _Meter(pid)
+    meter = _Meter(pids)
     start = clock() + 20_000_000
     step = 1_000_000_000 // rate
     for i in range(count):

@@ -29,7 +29,7 @@ from statistics import median
 from typing import Any
 
 from bench.processes import MachineTime, cpu_seconds, memory_mb, touch_page_cache
-from bench.sides import Side, topic_on
+from bench.sides import Side, leader_port, topic_on
 
 _ROOT = Path(__file__).resolve().parent.parent
 _STEADY_AFTER = 40_000  # single requests after which the JVM's figures for them stand still
@@ -140,7 +140,7 @@ class Bench:
     def _note_memory(self) -> None:
         """The most memory each broker had in all that was done to it."""
         for side in self._sides:
-            self.note(side.name, "loaded memory", memory_mb(side.pid, "VmHWM"))
+            self.note(side.name, "loaded memory", _memory(side, "VmHWM"))
 
     def most(self, side: str, measure: str) -> float | None:
         return max(self.results.get(side, {}).get(measure, []), default=None)
@@ -160,7 +160,7 @@ class Bench:
                     result = self._client(
                         role,
                         bootstrap=side.bootstrap,
-                        pid=side.pid,
+                        pids=side.pids,
                         topic=topic,
                         size=case.size,
                         count=records,
@@ -180,7 +180,12 @@ class Bench:
         requests = requests or int(5000 * max(self.scale, 0.4))
         with topic_on(side, self._topic_name()) as topic:
             result = self._client(
-                "single", port=side.port, pid=side.pid, topic=topic, size=100, count=requests
+                "single",
+                port=leader_port(side, topic),
+                pids=side.pids,
+                topic=topic,
+                size=100,
+                count=requests,
             )
         times = sorted(result["times"])
         shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
@@ -196,16 +201,17 @@ class Bench:
         records = int(10 * rate * max(self.scale, 0.4))
         with topic_on(side, self._topic_name()) as topic:
             # One record in front, by which the producer learns the offset.
+            port = leader_port(side, topic)
             consumer = _start_client(
-                "waiting", {"port": side.port, "topic": topic, "start": 0, "count": records + 1}
+                "waiting", {"port": port, "topic": topic, "start": 0, "count": records + 1}
             )
             try:
                 if consumer.stdout is None or consumer.stdout.readline() != b"ready\n":
                     raise RuntimeError("the waiting consumer did not start")
                 sent = self._client(
                     "paced",
-                    port=side.port,
-                    pid=side.pid,
+                    port=port,
+                    pids=side.pids,
                     topic=topic,
                     size=100,
                     count=records,
@@ -227,13 +233,13 @@ class Bench:
         """CPU and memory of brokers without clients, all at the same time."""
         with self.brokers():
             time.sleep(settle)
-            before = [(side, cpu_seconds(side.pid)) for side in self._sides]
+            before = [(side, _cpu(side)) for side in self._sides]
             began = time.monotonic()
             time.sleep(seconds)
             for side, cpu in before:
-                used = (cpu_seconds(side.pid) - cpu) / (time.monotonic() - began)
+                used = (_cpu(side) - cpu) / (time.monotonic() - began)
                 self.note(side.name, "idle cpu", used * 100)
-                self.note(side.name, "idle memory", memory_mb(side.pid))
+                self.note(side.name, "idle memory", _memory(side, "VmRSS"))
 
     # -- clients ------------------------------------------------------------------------------------------
 
@@ -254,7 +260,15 @@ class Bench:
     def _known_cpu(self) -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = children.ru_utime + children.ru_stime + time.process_time()
-        return own + sum(cpu_seconds(side.pid) for side in self._sides)
+        return own + sum(map(_cpu, self._sides))
+
+
+def _cpu(side: Side) -> float:
+    return sum(map(cpu_seconds, side.pids))
+
+
+def _memory(side: Side, field: str) -> float:
+    return sum(memory_mb(pid, field) for pid in side.pids)
 
 
 def _start_client(role: str, spec: dict[str, Any]) -> subprocess.Popen[bytes]:

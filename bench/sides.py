@@ -25,16 +25,25 @@ SETTINGS = {"auto.create.topics.enable": "false", "log.segment.delete.delay.ms":
 
 @dataclass(frozen=True)
 class Side:
-    """A running broker: its name in the table, where it listens, its process."""
+    """A running broker, or the brokers of a cluster: name in the table, where they listen, processes."""
 
     name: str
-    port: int
-    pid: int
+    ports: tuple[int, ...]
+    pids: tuple[int, ...]
+    """First those of the brokers, in the order of `ports`."""
     start_seconds: float
 
     @property
+    def port(self) -> int:
+        return self.ports[0]
+
+    @property
+    def pid(self) -> int:
+        return self.pids[0]
+
+    @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
 
 def ottla_command() -> list[str]:
@@ -61,7 +70,7 @@ def ottla_side(data: Path, extra: Mapping[str, str] | None = None) -> Iterator[S
                 if process.poll() is not None or time.monotonic() - began > 30:
                     raise RuntimeError(f"ottla did not start:\n{log.read_text()[-2000:]}")
                 time.sleep(0.002)
-            yield Side("Ottla", port, process.pid, time.monotonic() - began)
+            yield Side("Ottla", (port,), (process.pid,), time.monotonic() - began)
             if process.poll() is not None:
                 raise RuntimeError(f"ottla ended by itself:\n{log.read_text()[-2000:]}")
         finally:
@@ -77,15 +86,30 @@ def ottla_side(data: Path, extra: Mapping[str, str] | None = None) -> Iterator[S
 def kafka_side(data: Path, name: str = "Kafka", extra: Mapping[str, str] | None = None) -> Iterator[Side]:
     """Apache Kafka on a free port, timed from the start of the JVM until it answers."""
     with kafka_peer(SETTINGS | dict(extra or {}), data=data) as peer:
-        yield Side(name, peer.ports[0], peer.pids[0], peer.start_seconds)
+        yield Side(name, peer.ports, peer.pids, peer.start_seconds)
 
 
 @contextmanager
 def topic_on(side: Side, name: str) -> Iterator[str]:
-    """A topic of one partition for the length of a measurement."""
+    """A topic of one partition, with a replica on every broker, for the length of a measurement."""
     admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 3})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1, len(side.ports))])[name].result(30)
     try:
         yield name
     finally:
         admin.delete_topics([name])[name].result(30)
+
+
+def leader_port(side: Side, topic: str) -> int:
+    """Where the leader of the topic's only partition listens."""
+    if len(side.ports) == 1:
+        return side.port
+    admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 3})
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        cluster = admin.list_topics(topic, timeout=30)
+        partitions = cluster.topics[topic].partitions
+        if partitions and partitions[0].leader in cluster.brokers:
+            return int(cluster.brokers[partitions[0].leader].port)
+        time.sleep(0.02)
+    raise RuntimeError(f"{topic} has no leader")
