@@ -37,7 +37,7 @@ from ottla.cluster.registry import (
     Unavailable,
     check_path,
 )
-from ottla.cluster.sqlite_tree import Signature, SqliteTree, unavailable
+from ottla.cluster.sqlite_tree import ABSENT, Signature, SqliteTree, unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +167,8 @@ class SqliteStore:
             self.dirty_watches()
             return
         for path, signature, future in watches:
-            if signatures[path] != signature and not future.done():
+            # A node that is still not there may have come and gone since the last look.
+            if (signature == ABSENT or signatures[path] != signature) and not future.done():
                 future.set_result(None)
 
 

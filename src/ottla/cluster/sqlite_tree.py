@@ -72,6 +72,8 @@ _WAL_ATTEMPTS = 200
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 Signature = tuple[int, int, int, int]
+ABSENT: Signature = (0, 0, 0, 0)
+"""Of a node that is not there."""
 
 
 def unavailable(error: sqlite3.Error | OSError, where: str = "") -> Unavailable:
