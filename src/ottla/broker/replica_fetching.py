@@ -20,7 +20,7 @@ from ottla.replication.fetch_loop import FetchLoop, Leader
 from ottla.replication.fetch_plan import FetchSettings, Key
 from ottla.replication.partition import Partition
 
-FETCHES = "fetches"
+_FETCHES = ("fetches", "more fetches")
 """What the connections to leaders are used for: an answer may take long, so nothing else goes over them."""
 _PLACED_AT_A_TIME = 500
 """Partitions that are given to their loops in one iteration of the event loop."""
@@ -31,14 +31,23 @@ class HeldReplicas(Protocol):
 
 
 class PeerLeader:
-    """A broker that leads partitions, found under the address that it has now."""
+    """A broker that leads partitions, found under the address that it has now.
+
+    Responses come in the order of their requests, so one that is given up holds up its connection until the
+    leader answers it. The next request takes the other of two.
+    """
 
     def __init__(self, peers: Peers, broker_id: int) -> None:
         self._peers = peers
         self._broker_id = broker_id
+        self._use, self._other = _FETCHES
 
     async def call(self, request: Request, *, timeout: float) -> Any:
-        return await self._peers.client(self._broker_id, FETCHES).call(request, timeout=timeout)
+        try:
+            return await self._peers.client(self._broker_id, self._use).call(request, timeout=timeout)
+        except asyncio.CancelledError:
+            self._use, self._other = self._other, self._use
+            raise
 
 
 class _Place(NamedTuple):

@@ -9,6 +9,7 @@ passed, and does to the logs what the answers say (`following`). `fetch_plan` de
 * An answer that cannot be true, or an error, lets one partition back off, with a line in the log. Its
   records stay as they were. A leader that cannot be reached is tried again for ever, until the image names
   another one.
+* A partition that comes while the leader waits to answer is asked for at once: that request is given up.
 * An answer that was asked for in an earlier leader epoch, or from another position, is dropped.
 """
 
@@ -58,10 +59,10 @@ WAITS_FOR_IMAGE = frozenset(
 
 
 class Leader(Protocol):
-    """A broker that leads partitions; `PeerClient` is one."""
+    """A broker that leads partitions."""
 
     async def call(self, request: Request, *, timeout: float) -> Any:
-        """Its response, or PeerUnreachable."""
+        """Its response, or PeerUnreachable. A call that is cancelled does not hold up the next one."""
         ...
 
 
@@ -88,6 +89,9 @@ class FetchLoop:
         self._unflushed: dict[Key, None] = {}  # not asked for before that is done
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._call: asyncio.Task[Any] | None = None  # the request under way
+        self._interrupted = False
+        self._may_interrupt_at = 0.0
         self._unreachable = False
         self._empty = 0
         self._task: asyncio.Task[None] | None = None
@@ -101,9 +105,22 @@ class FetchLoop:
         """Fetch this partition, from now on or in its new leader epoch."""
         key = partition.topic_id, partition.index
         self._partitions[key] = partition
+        is_new = key not in self._plan
         self._plan.follow(key, None)
         self._move(key)
         self._wake.set()
+        if is_new:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Do not let a new partition wait until the leader has answered a request that does not name it.
+
+        Its first producer waits for this. At most one request in `replica.fetch.wait.max.ms` is given up.
+        """
+        now = self._loop.time()
+        if self._call is not None and now >= self._may_interrupt_at:
+            self._may_interrupt_at = now + self._settings().max_wait_ms / 1000
+            self._interrupted = self._call.cancel()
 
     def forget(self, key: Key) -> None:
         self._partitions.pop(key, None)
@@ -181,7 +198,20 @@ class FetchLoop:
         if request is None:
             await self._wait_for_wake()
             return
-        response = await self._leader.call(request, timeout=settings.timeout)
+        self._interrupted = False
+        try:
+            self._call = self._loop.create_task(self._leader.call(request, timeout=settings.timeout))
+            response = await self._call
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if not self._interrupted or (this is not None and this.cancelling()):
+                raise
+            self._plan.failed()
+            return
+        finally:
+            if self._call is not None:
+                self._call.cancel()
+                self._call = None
         if self._unreachable:
             self._unreachable = False
             logger.info("replicating from broker %d again", self._leader_id)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 from ottla.protocol.errors import error_of
@@ -80,6 +81,9 @@ class FetchPlan:
 
     def __len__(self) -> int:
         return len(self._positions)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._positions
 
     # -- partitions ---------------------------------------------------------------------------------------
 
@@ -146,9 +150,12 @@ class FetchPlan:
         if not told:
             self.failed()  # the leader ends a session without partitions
             return None
+        max_wait_ms = settings.max_wait_ms
+        if self._retry_at:  # those are asked for in the request after this one
+            max_wait_ms = min(max_wait_ms, ceil((min(self._retry_at.values()) - now) * 1000))
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._replica_id, replica_epoch=replica_epoch),
-            max_wait_ms=settings.max_wait_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
             session_id=self._session_id,

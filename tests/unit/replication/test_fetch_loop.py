@@ -382,9 +382,34 @@ async def test_a_partition_added_during_a_fetch_is_asked_for_next() -> None:
     async with running(scripted, followers[0]) as loop:
         await scripted.asked.wait()
         loop.follow(followers[1])
+        await until(lambda: len(scripted.fetches) == 2)  # though the leader has not answered the first one
+        (topic,) = scripted.fetches[1].topics
+        assert [each.partition for each in topic.partitions] == [0, 1]
         scripted.go_on.set()
         await until(lambda: followers[1].end_offset == 3)
-    assert scripted.fetches[1].session_epoch == 1
+
+
+@in_event_loop
+async def test_partitions_that_come_one_after_the_other_give_up_one_request() -> None:
+    followers = [following(index=index) for index in range(20)]
+    scripted = SlowLeader(*(led(index=index) for index in range(20)))
+    async with running(scripted, followers[0], settings=FetchSettings(max_wait_ms=60_000)) as loop:
+        await scripted.asked.wait()
+        for follower in followers[1:]:
+            loop.follow(follower)
+            await asyncio.sleep(0.001)
+    assert len(scripted.fetches) == 2
+
+
+@in_event_loop
+async def test_a_loop_stops_in_the_moment_in_which_a_request_is_given_up() -> None:
+    followers = [following(index=0), following(index=1)]
+    scripted = SlowLeader(led(index=0), led(index=1))
+    loop = loop_of(scripted, followers[0])
+    loop.start()
+    await scripted.asked.wait()
+    loop.follow(followers[1])
+    await asyncio.wait_for(loop.stop(), 10)
 
 
 @in_event_loop
@@ -481,6 +506,21 @@ async def test_an_error_of_one_partition_lets_it_back_off_and_the_others_go_on(c
         assert followers[0].end_offset == 0
         erring = False
         await until(lambda: followers[0].end_offset == 5)
+
+
+@in_event_loop
+async def test_a_partition_that_backs_off_does_not_wait_for_a_long_poll_of_others() -> None:
+    scripted = ScriptedLeader(led(index=1))
+    loop = loop_of(scripted, following(index=0), following(index=1), settings=FetchSettings(max_wait_ms=500))
+    for _ in range(2):
+        await loop.step()
+    waits = [request.max_wait_ms for request in scripted.fetches]
+    assert waits[0] == 500 and 0 < waits[1] <= 20
+    scripted.partitions[TOPIC_ID, 0] = led(index=0)
+    while len(scripted.fetches[-1].topics) != 1:
+        await loop.step()
+    await loop.step()
+    assert scripted.fetches[-1].max_wait_ms == 500
 
 
 def _flip(data: PartitionData, rng: Random) -> None:
