@@ -11,7 +11,6 @@ from ottla.replication.replica_state import IsrProposal, ReplicaState
 from simulation.history import Violation
 from simulation.replicas import MIN_ISR, Replica, Run
 
-
 FOUND_DEFECTS = (5080, 5762)
 
 
