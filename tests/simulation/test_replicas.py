@@ -11,7 +11,7 @@ from ottla.replication.replica_state import IsrProposal, ReplicaState
 from simulation.history import Violation
 from simulation.replicas import MIN_ISR, Replica, Run
 
-FOUND_DEFECTS = (5080, 5762)
+FOUND_DEFECTS = (5080, 5762, 7459)
 
 
 @pytest.mark.parametrize("replicas", [2, 3])

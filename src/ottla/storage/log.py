@@ -692,6 +692,7 @@ class Log:
                 self.end_offset = cut.end_offset
                 self.truncations += 1
                 self._row.restore_producers(self.producers, cut.end_offset)
+        self._sync_cut()
         if self.leader_epochs.truncate_end(cut.end_offset):
             self._flushing.write_epochs()
         return True
@@ -708,8 +709,21 @@ class Log:
                 self.producers.clear()
                 self.log_start_offset = self.end_offset = self.recovery_point = start_offset
                 self.truncations += 1
+        self._sync_cut()
         self.leader_epochs.clear()
         self._flushing.write_epochs()
+
+    def _sync_cut(self) -> None:
+        """Before anything is written behind a cut.
+
+        Otherwise a loss of power may bring back what was cut and keep what was written to later segments: a
+        log in which nothing looks wrong, and that is not the leader's.
+        """
+        try:
+            self._row.sync_cut()
+        except OSError as problem:
+            failure = sync_failed(self.name, self.folder, self.end_offset, problem)
+            raise self._go_offline(failure) from problem
 
     def _before_cut(self, end_offset: int) -> None:
         if self.on_cut is not None:

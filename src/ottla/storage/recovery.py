@@ -378,6 +378,8 @@ class Loader:
         segment.write_indexes()
         for each in behind:
             self._files.remove_segment(each)
+        segment.file.sync()  # see `Log._sync_cut`
+        self._disk.sync_folder(self._folder)
 
     # -- epochs --------------------------------------------------------------------------------------
 

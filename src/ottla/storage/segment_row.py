@@ -324,6 +324,11 @@ class SegmentRow:
         self._snapshot_position = 0 if taken else min(self._snapshot_position, segment.size)
         self._count_sealed()
 
+    def sync_cut(self) -> None:
+        """Sync the end of the row and which segments there are. Blocks."""
+        self.segments[-1].file.sync()
+        self._disk.sync_folder(self._folder)
+
     def restore_producers(self, producers: ProducerStates, end_offset: int) -> None:
         """Make them what they were when the log ended there, as it does again. Later snapshots go."""
         self.snapshots.remove_after(end_offset)

@@ -495,3 +495,19 @@ def test_a_power_loss_always_leaves_a_prefix_of_the_log(flushed: int) -> None:
         assert len(found) >= flushed, f"seed {seed}"
         lengths.add(len(found))
     assert len(lengths) > 2, "power was lost in the same place each time"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_cut_does_not_come_back_with_a_loss_of_power(seed: int) -> None:
+    """Not even where the segments that were written since survived it."""
+    store = Store(segment_bytes=400)
+    for _ in range(12):
+        store.log.append(batch(1, value=b"old"), 1)
+    store.log.flush()
+    store.log.truncate_to(2)
+    for _ in range(20):
+        store.log.append(batch(1, value=b"new"), 2)
+    store.directory.abandon()
+    store.disk.lose_power(Random(seed))
+    found = values(store.crash())
+    assert found[:2] == [b"old"] * 2 and set(found[2:]) <= {b"new"}
