@@ -148,3 +148,23 @@ def test_the_start_message_has_a_line_for_each_broker_and_ctrl_c_stops_all(
         assert f"broker {node} stopped cleanly" in screen
     assert f"  stop      Ctrl-C, or kill {terminal.process.pid}\n" in screen
     assert "Traceback" not in screen
+
+
+def test_leaders_and_their_epochs_are_the_same_after_all_brokers_were_stopped(
+    ottla: Command, tmp_path: Path
+) -> None:
+    def leaders(bootstrap: str) -> list[tuple[int, int, int]]:
+        described = json.loads(Command(bootstrap).ok("topic", "describe", "t", "--json").out)
+        return [(p["partition"], p["leader"], p["leader_epoch"]) for p in described["partitions"]]
+
+    found = []
+    for _ in range(3):
+        with serving(ottla, tmp_path) as (process, ready, log):
+            client = Command(ready["bootstrap"])
+            if not found:
+                client.ok("topic", "create", "t", "--partitions", "6")
+            found.append(leaders(ready["bootstrap"]))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(LIMIT) == 0, log.read_text()
+    assert found == [found[0]] * 3
+    assert {leader for _, leader, _ in found[0]} == {1, 2, 3}

@@ -110,6 +110,7 @@ class Broker:
         self.endpoints: tuple[Endpoint, ...] = ()
         """Where it is found, by listener; the first one is for clients, the last one for other brokers."""
         self.follower = ImageFollower([], [])
+        self._all_stop = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -303,9 +304,15 @@ class Broker:
         member.registration.accepted()
         await self.in_thread(partial(claim, self.directory, self.image.cluster_id, self.node_id))
 
+    async def stop_electing(self) -> None:
+        """All brokers are about to stop: none takes over from another, so that each leads what it led."""
+        self._all_stop = True
+        await self._membership.controller.stop()
+
     async def stop(self) -> None:
         """Answer what is under way, then close everything cleanly."""
-        await self._hand_over_leaderships()
+        if not self._all_stop:
+            await self._hand_over_leaderships()
         self.watchdog.stop()
         self._server.stop_reading()
         self._scheduler.finish()

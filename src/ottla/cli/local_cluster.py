@@ -6,7 +6,9 @@ it keeps ending. It serves no client and keeps no state: the brokers find each o
 
 No broker outlives the supervisor. Each has a pipe from it as its standard input and stops when that ends,
 also when the supervisor was killed. Brokers are in sessions of their own, so that Ctrl-C reaches the
-supervisor alone, which then stops them in order; a second one kills them.
+supervisor alone. It tells all of them first that they all stop, and ends them when none of them elects
+leaders any more: otherwise the last one to stop would lead everything at the next start. A second Ctrl-C
+kills them.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 REGISTRY_FILE = "cluster.sqlite"
 """Not the name of a single broker's registry: neither is ever taken for the other."""
 SINGLE_BROKER_FILE = "meta.properties"
+_STOP_ELECTING_SECONDS = 2.0
 _REPLICAS = 3
 _IN_SYNC = 2
 
@@ -135,6 +138,8 @@ class _Broker:
     ready: dict[str, Any] = field(default_factory=dict)
     """What its process said of itself when it was ready."""
     process: asyncio.subprocess.Process | None = None
+    serves: bool = False
+    """Its process has said that it is ready."""
 
     @property
     def name(self) -> str:
@@ -142,6 +147,7 @@ class _Broker:
 
     async def start(self) -> None:
         """Returns when it takes clients. On a free port at first, and on the same one from then on."""
+        self.serves = False
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -156,12 +162,25 @@ class _Broker:
         if not line:
             raise _DidNotStart(await self.process.wait())
         self.ready = json.loads(line)
+        self.serves = True
         self.backoff.started(time.monotonic())
 
     def _port(self) -> int:
         if self.plan.port or not self.ready:
             return self.plan.port
         return int(str(self.ready["bootstrap"]).rpartition(":")[2])
+
+    async def stop_electing(self) -> None:
+        """Returns when the broker elects no leaders any more, or does not answer."""
+        process = self.process
+        if process is None or process.returncode is not None or not self.serves:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_STOP_ELECTING_SECONDS):
+                process.stdin.write(b"\n")
+                await process.stdin.drain()
+                await process.stdout.readline()
 
     def signal(self, number: signal.Signals) -> None:
         if self.process is not None and self.process.returncode is None:
@@ -177,6 +196,7 @@ class Supervisor:
     def __init__(self, plans: Sequence[BrokerPlan]) -> None:
         self._brokers = [_Broker(plan) for plan in plans]
         self._stop = asyncio.Event()
+        self._ending: asyncio.Future[None] | None = None
 
     async def run(self, announce: Announcement) -> None:
         """Until a signal stops it, or a broker cannot be started at all."""
@@ -192,8 +212,7 @@ class Supervisor:
                 announce([broker.ready for broker in self._brokers])
             await asyncio.gather(*(self._keep(broker) for broker in self._brokers))
         finally:
-            for broker in self._brokers:
-                broker.signal(signal.SIGTERM)
+            await self._end_all()
             running = [broker.ended() for broker in self._brokers if broker.process is not None]
             await asyncio.gather(*running)
 
@@ -204,6 +223,10 @@ class Supervisor:
                 broker.signal(signal.SIGKILL)
             os._exit(FAILED)
         self._stop.set()
+        self._ending = asyncio.ensure_future(self._end_all())
+
+    async def _end_all(self) -> None:
+        await asyncio.gather(*(broker.stop_electing() for broker in self._brokers))
         for broker in self._brokers:
             broker.signal(signal.SIGTERM)
 

@@ -209,9 +209,9 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         stopping.discard(signal.SIGHUP)
     for number in stopping:
         loop.add_signal_handler(number, asked_to_stop)
-    if supervised:
-        _stop_with_supervisor(loop, asked_to_stop)
     broker = Broker(config)
+    if supervised:
+        _obey_supervisor(loop, broker, asked_to_stop)
     gc.disable()  # what a start makes is kept, so that looking through it would be a fifth of its time
     try:
         await broker.start()
@@ -231,15 +231,25 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         await broker.stop()
 
 
-def _stop_with_supervisor(loop: AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Standard input is a pipe from the supervisor, which never writes to it. When it ends, it is gone."""
+def _obey_supervisor(loop: AbstractEventLoop, broker: Broker, stop: Callable[[], None]) -> None:
+    """Standard input is a pipe from the supervisor. When it ends, the supervisor is gone.
 
-    def gone() -> None:
-        if not os.read(0, 1):
+    A line says that all brokers are about to stop. It is answered with a line when this one elects no more.
+    """
+    tasks = []
+
+    async def stop_electing() -> None:
+        await broker.stop_electing()
+        write("\n")
+
+    def read() -> None:
+        if os.read(0, 1):
+            tasks.append(loop.create_task(stop_electing()))
+        else:
             loop.remove_reader(0)
             stop()
 
-    loop.add_reader(0, gone)
+    loop.add_reader(0, read)
 
 
 def _announce(broker: Broker, folder: Path, began: float, warnings: list[str], *, as_json: bool) -> None:
