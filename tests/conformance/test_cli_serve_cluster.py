@@ -157,7 +157,7 @@ def test_leaders_and_their_epochs_are_the_same_after_all_brokers_were_stopped(
         described = json.loads(Command(bootstrap).ok("topic", "describe", "t", "--json").out)
         return [(p["partition"], p["leader"], p["leader_epoch"]) for p in described["partitions"]]
 
-    found = []
+    found: list[list[tuple[int, int, int]]] = []
     for _ in range(3):
         with serving(ottla, tmp_path) as (process, ready, log):
             client = Command(ready["bootstrap"])
