@@ -1,8 +1,9 @@
 """What all tests share: which broker they talk to, and how they are spread over processes.
 
 Tests that state a client's promise take the fixture `bootstrap`. It is an Ottla broker inside the test's own
-process, one per worker, unless `--bootstrap HOST:PORT` (or OTTLA_TEST_BOOTSTRAP) names a running Kafka: the
-same tests pass against Apache Kafka, and running them there is how a doubt about a promise is settled.
+process, one per worker (in tests/conformance there is a cluster of three besides), unless
+`--bootstrap HOST:PORT` (or OTTLA_TEST_BOOTSTRAP) names a running Kafka: the same tests pass against Apache
+Kafka, and running them there is how a doubt about a promise is settled.
 
 `pytest -n auto` starts two processes per core, since many tests wait: for a session to time out, for another
 process, for the disk. Tests that share a Spark session run in one of two groups (`--dist loadgroup`), so that
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -76,8 +78,11 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
         yield given
         return
     # Groups do not wait for more members: the tests know how many will join.
-    with ottla.testing.broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
-        yield broker.bootstrap_servers
+    settings = {"group.initial.rebalance.delay.ms": 0}
+    brokers = getattr(request, "param", 1)
+    running = ottla.testing.broker if brokers == 1 else partial(ottla.testing.cluster, brokers)
+    with running(settings=settings) as started:
+        yield started.bootstrap_servers
 
 
 def pytest_sessionfinish() -> None:

@@ -1,4 +1,9 @@
-"""Runs each conformance test once per client, and hands out topics of its own to every test."""
+"""Runs each conformance test once per client, and hands out topics of its own to every test.
+
+Tests that take `bootstrap` run on a single broker and on a cluster of three. There only those with
+`@pytest.mark.cluster` are part of the quick suite; the others are slow. The tests of the cluster share it, so
+they are one group for xdist.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if argument in metafunc.fixturenames:
             clients = CLIENTS if argument == "reader" else able
             metafunc.parametrize(argument, clients, ids=lambda cls: cls.name, indirect=True)
+    if "bootstrap" in metafunc.fixturenames and not metafunc.config.getoption("--bootstrap"):
+        marks = [pytest.mark.xdist_group("cluster")]
+        if not any(metafunc.definition.iter_markers("cluster")):
+            marks.append(pytest.mark.slow)
+        places = [pytest.param(1, id="1-broker"), pytest.param(3, id="3-brokers", marks=marks)]
+        metafunc.parametrize("bootstrap", places, indirect=True, scope="session")
 
 
 @pytest.fixture
@@ -33,6 +44,12 @@ def client(request: pytest.FixtureRequest, bootstrap: str) -> Any:
 @pytest.fixture
 def reader(request: pytest.FixtureRequest, bootstrap: str) -> Any:
     return request.param(bootstrap)
+
+
+@pytest.fixture
+def replicas(bootstrap: str) -> int:
+    """How many replicas a topic has that does not say: one on each broker, up to three."""
+    return min(3, len(ConfluentClient(bootstrap).cluster().brokers))
 
 
 @pytest.fixture

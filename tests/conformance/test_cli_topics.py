@@ -14,12 +14,12 @@ def ottla(bootstrap: str) -> Command:
     return Command(bootstrap)
 
 
-def test_a_topic_is_created_shown_and_deleted(ottla: Command, name: str) -> None:
+def test_a_topic_is_created_shown_and_deleted(ottla: Command, name: str, replicas: int) -> None:
     created = ottla.ok("topic", "create", name, "--partitions", "3", "--config", "retention.ms=60000")
-    assert created.out == f"created {name}: 3 partitions, replication factor 1\n"
+    assert created.out == f"created {name}: 3 partitions, replication factor {replicas}\n"
     listed = {row["name"]: row for row in ottla.ok("topic", "list", "--json").document}
     assert listed[name]["partitions"] == 3
-    assert listed[name]["replication_factor"] == 1
+    assert listed[name]["replication_factor"] == replicas
     assert listed[name]["size_bytes"] == 0
     described = ottla.ok("topic", "describe", name, "--json").document
     assert described["configs"]["retention.ms"] == {"value": "60000", "source": "topic"}
@@ -38,12 +38,14 @@ def test_several_topics_at_once(ottla: Command, name: str) -> None:
     assert [g["name"] for g in gone] == names
 
 
-def test_tables_in_a_pipe_are_plain_and_aligned(ottla: Command, make_topic: Callable[..., str]) -> None:
+def test_tables_in_a_pipe_are_plain_and_aligned(
+    ottla: Command, make_topic: Callable[..., str], replicas: int
+) -> None:
     topic = make_topic(2)
     listed = ottla.ok("topic", "list").lines
     assert listed[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS", "SIZE"]
     row = next(line for line in listed if line.split()[0] == topic)
-    assert row.split() == [topic, "2", "1", "0", "B"]
+    assert row.split() == [topic, "2", str(replicas), "0", "B"]
     assert len(row) == len(listed[0])
     described = ottla.ok("topic", "describe", topic).out
     assert "\x1b" not in described

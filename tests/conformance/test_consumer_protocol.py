@@ -57,6 +57,7 @@ def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.mark.cluster
 def test_joining_and_leaving_members_revoke_only_the_necessary_partitions(
     make_topic: Callable[..., str], join: Join
 ) -> None:
@@ -117,10 +118,10 @@ def test_new_partitions_are_read(make_topic: Callable[..., str], join: Join, adm
 def test_a_regex_subscription_follows_created_and_deleted_topics(
     bootstrap: str, name: str, join: Join, admin: AdminClient
 ) -> None:
-    admin.create_topics([NewTopic(f"{name}-a", 2, 1)])[f"{name}-a"].result(30)
+    admin.create_topics([NewTopic(f"{name}-a", 2)])[f"{name}-a"].result(30)
     member = join(f"^{name}-.*")
     await_shared([member], all_of(f"{name}-a", 2))
-    admin.create_topics([NewTopic(f"{name}-b", 1, 1)])[f"{name}-b"].result(30)
+    admin.create_topics([NewTopic(f"{name}-b", 1)])[f"{name}-b"].result(30)
     await_shared([member], all_of(f"{name}-a", 2) | all_of(f"{name}-b", 1))
     admin.delete_topics([f"{name}-a"])[f"{name}-a"].result(30)
     await_shared([member], all_of(f"{name}-b", 1))
@@ -154,6 +155,7 @@ def test_uncommitted_records_are_read_again(
     assert [offset for _, _, offset in second.received] == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.cluster
 def test_commits_survive_a_rebalance_and_are_seen_by_the_next_owner(
     bootstrap: str, make_topic: Callable[..., str], join: Join
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_new_group_may_start_at_the_end(bootstrap: str, make_topic: Callable[.
     assert all(offset >= 3 for _, _, offset in member.received)
 
 
+@pytest.mark.cluster
 def test_administrators_see_the_group(
     make_topic: Callable[..., str], join: Join, admin: AdminClient, group: str
 ) -> None:

@@ -118,6 +118,7 @@ def shared(members: list[Member], topics: dict[str, int], least: int = 1) -> Cal
 # -- assignment -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cluster
 def test_members_share_partitions_as_they_come_and_go(
     anyone: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str
 ) -> None:
@@ -235,6 +236,7 @@ def test_partitions_of_a_static_member_are_reassigned_after_its_session_timeout(
 # -- offsets ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cluster
 def test_the_next_member_continues_from_the_committed_offset(
     kind: type[Any], join: Joining, topic: str, bootstrap: str
 ) -> None:

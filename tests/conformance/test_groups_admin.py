@@ -67,6 +67,7 @@ def committed(admin: AdminClient, group: str) -> dict[tuple[str, int], tuple[int
     }
 
 
+@pytest.mark.cluster
 def test_groups_are_listed_with_state_and_type(
     admin: AdminClient, bootstrap: str, group: str, topic: str, member: ConfluentMember
 ) -> None:
@@ -88,6 +89,7 @@ def test_groups_are_listed_with_state_and_type(
     assert set(listed(types={ConsumerGroupType.CONSUMER})) == set()
 
 
+@pytest.mark.cluster
 def test_a_group_is_described_with_its_members_and_what_they_own(
     admin: AdminClient, group: str, topic: str, member: ConfluentMember
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_group_is_described_with_its_members_and_what_they_own(
     assert described.coordinator.port
 
 
+@pytest.mark.cluster
 def test_offsets_of_an_empty_group_can_be_read_changed_and_deleted(
     admin: AdminClient, bootstrap: str, group: str, make_topic: Callable[..., str]
 ) -> None:
@@ -131,6 +134,7 @@ def test_offsets_of_a_subscribed_topic_cannot_be_changed_by_an_administrator(
     assert refused.value.args[0].name() == "UNKNOWN_MEMBER_ID"
 
 
+@pytest.mark.cluster
 def test_only_groups_without_members_can_be_deleted(
     admin: AdminClient, bootstrap: str, group: str, topic: str, member: ConfluentMember
 ) -> None:

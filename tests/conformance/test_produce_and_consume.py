@@ -37,6 +37,7 @@ def test_records_of_every_codec_come_back_unchanged_and_in_order(client: Any, to
     assert [r.offset for r in received] == list(range(50))
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_records_of_every_acks_level_are_kept(client: Any, topic: str, acks: str) -> None:
     messages = written(30)
@@ -54,6 +55,7 @@ def test_the_producer_learns_the_offset_of_every_record(client: Any, topic: str,
     assert {d.partition for d in first + second} == {0}
 
 
+@pytest.mark.cluster
 @pytest.mark.needs("idempotence")
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_an_idempotent_producer_writes_every_record_once(client: Any, topic: str, codec: str) -> None:
@@ -127,6 +129,7 @@ def test_ten_thousand_records_arrive_in_order_without_gaps(client: Any, topic: s
     assert [r.value for r in received] == [b"%d" % n for n in range(10_000)]
 
 
+@pytest.mark.cluster
 def test_every_client_reads_the_records_of_every_other_client(client: Any, reader: Any, topic: str) -> None:
     messages = written(20)
     for codec in CODECS:
@@ -173,6 +176,7 @@ def test_a_record_larger_than_the_fetch_size_is_still_delivered(client: Any, top
         assert [r.value for r in reader.take(3)] == values
 
 
+@pytest.mark.cluster
 def test_one_reader_follows_many_partitions(client: Any, make_topic: Callable[..., str]) -> None:
     """Twice over, so that a fetch session meets partitions with news and partitions without."""
     topic = make_topic(12)

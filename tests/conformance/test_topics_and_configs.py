@@ -30,6 +30,7 @@ def eventually(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "it did not become true"
 
 
+@pytest.mark.cluster
 def test_a_created_topic_has_its_partitions_and_takes_records(client: Any, bootstrap: str, name: str) -> None:
     client.create_topic(name, 4)
     await_topic(bootstrap, name, 4)
@@ -70,7 +71,7 @@ def test_a_topic_cannot_be_created_twice(client: Any, topic: str) -> None:
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
-        ({"replication_factor": 3}, INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 100}, INVALID_REPLICATION_FACTOR),
         ({"config": {"retention.ms": "soon"}}, INVALID_CONFIG),
         ({"config": {"no.such.key": "1"}}, INVALID_CONFIG),
         ({"config": {"cleanup.policy": "burn"}}, INVALID_CONFIG),
@@ -100,6 +101,7 @@ def test_a_topic_with_a_bad_name_is_refused(client: Any, bad_name: str) -> None:
     assert refused.value.code == INVALID_TOPIC
 
 
+@pytest.mark.cluster
 def test_a_deleted_topic_is_gone(client: Any, topic: str) -> None:
     client.produce(topic, [Message(b"v")])
     client.delete_topic(topic)
@@ -124,6 +126,7 @@ def test_deleting_an_unknown_topic_is_refused(client: Any, name: str) -> None:
     assert refused.value.code == UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.cluster
 def test_partitions_can_be_added_and_hold_records(client: Any, bootstrap: str, topic: str) -> None:
     client.produce(topic, [Message(b"before")])
     client.add_partitions(topic, 3)
@@ -151,6 +154,7 @@ def test_adding_partitions_to_an_unknown_topic_is_refused(client: Any, name: str
     assert refused.value.code == UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.cluster
 def test_a_changed_topic_config_is_shown_and_takes_effect_at_once(client: Any, topic: str) -> None:
     client.produce(topic, [Message(b"x" * 5000)])
     client.set_topic_config(topic, {"max.message.bytes": "1000"})
@@ -203,6 +207,7 @@ def test_the_config_of_an_unknown_topic_is_refused(client: Any, name: str) -> No
     assert refused.value.code == UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.cluster
 def test_deleted_records_are_gone_and_the_rest_stays(client: Any, topic: str) -> None:
     client.produce(topic, [Message(b"%d" % n) for n in range(10)])
     assert client.delete_records(topic, 0, 4) == 4
@@ -234,17 +239,20 @@ def test_the_cluster_describes_itself(client: Any, bootstrap: str) -> None:
         assert cluster.cluster_id
 
 
+@pytest.mark.cluster
 @pytest.mark.needs("log-dirs")
-def test_the_log_dirs_show_the_size_of_a_partition(client: Any, topic: str) -> None:
+def test_the_log_dirs_show_the_size_of_every_replica(client: Any, topic: str, replicas: int) -> None:
+    def sizes() -> list[int]:
+        with client.admin() as admin:
+            brokers = admin.describe_log_dirs({topic: [0]})
+        folders = [folder for broker in brokers for folder in broker["log_dirs"]]
+        assert not any(folder["error_code"] for folder in folders)
+        topics = [found for folder in folders for found in folder["topics"]]
+        assert {found["name"] for found in topics} == {topic}
+        return [partition["partition_size"] for found in topics for partition in found["partitions"]]
+
     client.produce(topic, [Message(b"x" * 10_000)])
-    with client.admin() as admin:
-        (broker,) = admin.describe_log_dirs({topic: [0]})
-    (folder,) = broker["log_dirs"]
-    assert folder["error_code"] == 0
-    (found,) = folder["topics"]
-    (partition,) = found["partitions"]
-    assert found["name"] == topic
-    assert 10_000 < partition["partition_size"] < 11_000
+    eventually(lambda: len(found := sizes()) == replicas and all(10_000 < size < 11_000 for size in found))
 
 
 @pytest.mark.needs("describe-partitions")

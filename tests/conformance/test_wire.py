@@ -47,12 +47,12 @@ def test_a_request_is_sent_to_the_given_node(wire: Wire) -> None:
 
 
 def test_topics_are_created_grown_changed_and_deleted(wire: Wire, name: str) -> None:
-    made = create_topic(wire, name, partitions=2, replication_factor=1, configs={"retention.ms": "5000"})
+    made = create_topic(wire, name, partitions=2, configs={"retention.ms": "5000"})
     assert made.num_partitions == 2
     grow_topic(wire, name, 4)
     assert len(wire.topic(name, patience=10).partitions) == 4
     alter_topic(wire, name, {"cleanup.policy": "compact"}, unset=["retention.ms"])
-    settings = {s.name: s for s in topic_settings(wire, name)}
+    settings = {s.name: s for s in topic_settings(wire, name, wire.controller())}
     assert (settings["cleanup.policy"].value, settings["cleanup.policy"].source) == ("compact", 1)
     assert settings["retention.ms"].source == 5
     assert {p for _, topic, p in replica_sizes(wire) if topic == name} == {0, 1, 2, 3}

@@ -248,7 +248,7 @@ def alter(
     with connect(bootstrap, timeout) as wire:
         find_topic(wire, topic)
         alter_topic(wire, topic, settings, unset or [])
-        now = {s.name: s for s in topic_settings(wire, topic)}
+        now = {s.name: s for s in topic_settings(wire, topic, wire.controller())}
     changed = [now[name] for name in names if name in now]
     if as_json:
         values = {s.name: {"value": s.value, "source": SOURCES.get(s.source, "unknown")} for s in changed}

@@ -96,10 +96,14 @@ def alter_topic(wire: Wire, name: str, settings: Mapping[str, str], unset: Itera
     _change(wire, request, lambda response: response.responses)
 
 
-def topic_settings(wire: Wire, name: str) -> list[Setting]:
-    """The whole configuration of a topic, by name."""
+def topic_settings(wire: Wire, name: str, node: int | None = None) -> list[Setting]:
+    """The whole configuration of a topic, by name, as any broker or `node` knows it.
+
+    After a change the controller is the first to know it.
+    """
     resource = DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
-    response: DescribeConfigsResponse = wire.call(DescribeConfigsRequest(resources=[resource]))
+    request = DescribeConfigsRequest(resources=[resource])
+    response: DescribeConfigsResponse = wire.call(request, node=node)
     result = response.results[0]
     check(result.error_code, result.error_message)
     return sorted(Setting(c.name, c.value, c.config_source) for c in result.configs)

@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError
 
 from conformance.clients.model import (
     DEADLINE,
+    DEFAULT,
     FETCH_BYTES,
     Cluster,
     Delivery,
@@ -216,9 +217,11 @@ class AiokafkaClient:
         partitions: int = 1,
         *,
         config: Mapping[str, str] = {},
-        replication_factor: int = 1,
+        replication_factor: int = DEFAULT,
         validate_only: bool = False,
     ) -> None:
+        if replication_factor == DEFAULT:  # which aiokafka does not leave to the broker
+            replication_factor = min(3, len(self.cluster().brokers))
         new = NewTopic(topic, partitions, replication_factor, topic_configs=dict(config))
         _expect_ok(self._administer(lambda admin: admin.create_topics([new], validate_only=validate_only)))
 

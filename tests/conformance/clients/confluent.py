@@ -32,6 +32,7 @@ from confluent_kafka.admin import (
 
 from conformance.clients.model import (
     DEADLINE,
+    DEFAULT,
     FETCH_BYTES,
     Cluster,
     Delivery,
@@ -207,7 +208,7 @@ class ConfluentClient:
         partitions: int = 1,
         *,
         config: Mapping[str, str] = {},
-        replication_factor: int = 1,
+        replication_factor: int = DEFAULT,
         validate_only: bool = False,
     ) -> None:
         new = NewTopic(topic, partitions, replication_factor, config=dict(config))

@@ -13,6 +13,7 @@ from kafka.protocol.consumer import OffsetSpec
 
 from conformance.clients.model import (
     DEADLINE,
+    DEFAULT,
     FETCH_BYTES,
     Cluster,
     Delivery,
@@ -171,7 +172,7 @@ class KafkaPythonClient:
         partitions: int = 1,
         *,
         config: Mapping[str, str] = {},
-        replication_factor: int = 1,
+        replication_factor: int = DEFAULT,
         validate_only: bool = False,
     ) -> None:
         options = {

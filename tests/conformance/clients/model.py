@@ -21,6 +21,9 @@ DEADLINE = 20.0
 
 FETCH_BYTES = 4_000_000
 
+DEFAULT = -1
+"""Leaves a number to the broker, as the replication factor of a topic."""
+
 
 @dataclass(frozen=True)
 class Message:
