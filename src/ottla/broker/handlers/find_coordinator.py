@@ -17,6 +17,7 @@ from ottla.broker.offsets_topic import OffsetsTopicCreation, make_offsets_topic
 from ottla.broker.ports import SlicedWork
 from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
+from ottla.coordinator.partitioning import partition_of
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.find_coordinator import (
     Coordinator,
@@ -66,8 +67,12 @@ def _answer(
 
 
 def _coordinator(broker: CoordinatorLookup, group_id: str, listener: str) -> Coordinator:
-    state = broker.image.partition(OFFSETS_TOPIC, broker.groups.partition_for(group_id))
-    node = broker.image.brokers.get(state.leader) if state is not None else None
+    image = broker.image  # what the coordinator knows may be a little older
+    topic = image.topics.get(OFFSETS_TOPIC)
+    if topic is None:
+        return _none(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
+    node = image.brokers.get(leader)
     endpoint = endpoint_of(node, listener) if node is not None and not node.fenced else None
     if node is None or endpoint is None:
         return _none(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
