@@ -51,6 +51,7 @@ from ottla.broker.request_scheduler import RequestScheduler, Steps
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
+from ottla.broker.suspension import Suspension
 from ottla.broker.watchdog import Watchdog
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import (
@@ -211,6 +212,7 @@ class Broker:
             config=lambda: self.config,
             count_members=lambda: self.groups.consumer_member_count(),
         )
+        self._suspension = Suspension(self._loop.time)
         self.groups = GroupCoordinator(
             group_settings(self.config),
             environment=self.group_environment,
@@ -223,6 +225,7 @@ class Broker:
             compression=self.config["offsets.topic.compression.codec"],
             account=self.client_memory,
             rebalance_seconds=self.metrics.rebalance_seconds,
+            may_be_replaced=lambda: self._suspension.is_suspected,
         )
         self._partitions = LocalPartitions(self.replicas, self.cleaning, self._topic_config, self.in_thread)
         self.fetching = ReplicaFetching(
@@ -249,6 +252,7 @@ class Broker:
                 logger.log(logging.ERROR if report.failure else logging.INFO, "%s", report)
         await self._join_cluster()
         self.follower.start(self._membership)
+        self._suspension.start(self._membership.has_newest_image)
         self.isr_changes.start()
         self._maintenance.start()
         self.cleaning.start()
@@ -316,6 +320,7 @@ class Broker:
         self.watchdog.stop()
         self._server.stop_reading()
         self._scheduler.finish()
+        await self._suspension.stop()
         await self.isr_changes.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
@@ -354,6 +359,7 @@ class Broker:
         self._scheduler.clear()
         self.inspections.close()
         self.lookups.close()
+        await self._suspension.stop()
         await self.isr_changes.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()

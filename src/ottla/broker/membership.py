@@ -20,6 +20,7 @@ from ottla.broker.image_polls import ImagePolls
 from ottla.broker.image_source import ImageSource
 from ottla.broker.limits import election_settings, topic_defaults
 from ottla.broker.peers import Peers
+from ottla.broker.suspension import ImageCheck
 from ottla.clock import Clock
 from ottla.cluster import layout
 from ottla.cluster.controller import Controller
@@ -84,6 +85,10 @@ class Membership:
             heartbeat_seconds=lambda: max(
                 config()["broker.heartbeat.interval.ms"] / 1000, _LEAST_HEARTBEAT_SECONDS
             ),
+        )
+
+        self.has_newest_image = ImageCheck(
+            node.id, registry, self.controller, self.location, self.peers, follower, self.broker_epoch
         )
 
     def broker_epoch(self) -> int:

@@ -62,6 +62,7 @@ class GroupCoordinator:
         compression: int = 0,
         account: Account | None = None,
         rebalance_seconds: Histogram | None = None,
+        may_be_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
         self.settings = settings
         self._scheduler = scheduler
@@ -85,6 +86,7 @@ class GroupCoordinator:
             commit_timeout_ms=commit_timeout_ms,
             compression=compression,
             on_loaded=self._forget_stale,
+            may_be_replaced=may_be_replaced,
         )
 
     # -- commands -----------------------------------------------------------------------------------------
@@ -102,10 +104,6 @@ class GroupCoordinator:
         if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return self._runtime.active_shards()
-
-    def partition_for(self, group_id: str) -> int:
-        """The partition that keeps the group; the topic exists."""
-        return partition_of(group_id, self._runtime.partitions)
 
     def _shard(self, group_id: str) -> Shard[GroupShard]:
         return self._runtime.shard(partition_of(group_id, max(self._runtime.partitions, 1)))

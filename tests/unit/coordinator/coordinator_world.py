@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import GeneratorType, SimpleNamespace
 from typing import Any, cast
 
+from ottla.cluster.image import ClusterImage
 from ottla.completion import Completion
 from ottla.coordinator.group import GroupSettings, NewOffset, OffsetCommit
 from ottla.coordinator.group_coordinator import GroupCoordinator
@@ -23,6 +24,7 @@ class World:
     """Handlers over a coordinator of one partition."""
 
     refusal = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    image = ClusterImage()
 
     def __init__(
         self, batches: list[bytes] | None = None, *, topic_exists: bool = False, load: bool = True
@@ -31,6 +33,7 @@ class World:
         self.partition = MemoryPartition(batches)
         self.topic_exists = topic_exists
         self.asked_for_topics = False
+        self.may_be_replaced = False
         self.purgatory = Purgatory(self.scheduler)
 
         async def in_thread(work: Callable[[], int]) -> int:
@@ -45,6 +48,7 @@ class World:
             purgatory=self.purgatory,
             in_thread=in_thread,
             commit_timeout_ms=lambda: 5000,
+            may_be_replaced=lambda: self.may_be_replaced,
         )
 
         if load:
@@ -61,12 +65,14 @@ class World:
         self.follow()
         await self.groups.loading_done()
 
-    def commit_offset(self, group: str) -> None:
+    def commit_offset(self, group: str, answer: Answer | None = None) -> None:
         """Makes the group exist."""
         commit = OffsetCommit(group, "", None, -1, [NewOffset("t", b"t" * 16, 0, 5, -1, "")])
-        self.groups.run(
+        outcome = self.groups.run(
             group, lambda groups, reply, effects: effects.answer(reply, groups.commit(commit, effects))
         )
+        if answer is not None:
+            outcome.then(answer, answer)
 
     def ask(self, handler: Callable[..., Any], request: Any) -> Answer:
         """As dispatch runs a handler, without pauses."""

@@ -4,6 +4,9 @@ A shard starts with loading: requests get COORDINATOR_LOAD_IN_PROGRESS. It ends 
 requests that wait get NOT_COORDINATOR, and the state is dropped. A shard that cannot be loaded, whatever the
 reason, has failed: clients get NOT_COORDINATOR, as from Apache Kafka, the log says why, and loading is tried
 again after a while. Other shards are not affected.
+
+A broker that was suspended may have lost leaderships without knowing. Until it knows (`may_be_replaced`),
+clients get NOT_COORDINATOR, and timers do nothing.
 """
 
 from __future__ import annotations
@@ -44,8 +47,12 @@ class CoordinatorRuntime(Generic[S]):
         commit_timeout_ms: Callable[[], int],
         compression: int = 0,
         on_loaded: Callable[[Shard[S]], Awaitable[None]] | None = None,
+        may_be_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_loaded` is awaited for each shard after its log is replayed, before requests are served."""
+        """`on_loaded` is awaited for each shard after its log is replayed, before requests are served.
+
+        While `may_be_replaced`, the leaderships known here may be over: shards do and answer nothing.
+        """
         self.topic = topic
         self.codec = codec
         self.make_state = make_state
@@ -56,6 +63,7 @@ class CoordinatorRuntime(Generic[S]):
         self.commit_timeout_ms = commit_timeout_ms
         self.compression = compression
         self.on_loaded = on_loaded
+        self.may_be_replaced = may_be_replaced
         self.partitions = 0
         """How many the topic has; 0 while it does not exist."""
         self._shards: dict[int, Shard[S]] = {}
@@ -65,13 +73,15 @@ class CoordinatorRuntime(Generic[S]):
     def shard(self, index: int) -> Shard[S]:
         """The shard of a partition, if this broker coordinates it and has loaded it."""
         shard = self._shards.get(index)
-        if shard is None or shard.phase is Phase.FAILED:
+        if shard is None or shard.phase is Phase.FAILED or self.may_be_replaced():
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         if shard.phase is Phase.LOADING:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 
     def active_shards(self) -> list[Shard[S]]:
+        if self.may_be_replaced():
+            return []
         return [shard for shard in self._shards.values() if shard.phase is Phase.ACTIVE]
 
     @property

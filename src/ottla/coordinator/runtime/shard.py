@@ -116,7 +116,11 @@ class Shard(Generic[S]):
         partition = self.partition
         if len(batch) > partition.log.config.max_message_bytes:
             raise ApiError(ErrorCode.RECORD_LIST_TOO_LARGE)
-        if not partition.state.is_leader or partition.leader_epoch != self.leader_epoch:
+        if (
+            not partition.state.is_leader
+            or partition.leader_epoch != self.leader_epoch
+            or self._runtime.may_be_replaced()
+        ):
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         try:
             partition.check_in_sync()
