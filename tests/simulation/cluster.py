@@ -37,7 +37,6 @@ from simulation.running import outcome, run_seeds, seeds_parser
 
 SECONDS = 60.0
 HEAL_SECONDS = 120.0
-CHECK_SECONDS = 0.02
 TOPIC, PARTITIONS = "orders", 2
 GROUP = "readers"
 SETTINGS = {
@@ -89,12 +88,17 @@ class Run:
             n: self.world.broker(f"broker-{n}", {**SETTINGS, "node.id": n}) for n in range(1, size + 1)
         }
         self.history = History(flushed=frozenset())
-        self.checks = ReplicaChecks(self.brokers, self.world.registry.tree)
         self.faults = Faults(self.world, self.brokers)
+        self.checks = ReplicaChecks(self.brokers, self.world.registry.tree, self.faults.is_incomplete)
         self._kinds = {
             name: fault for name, fault in self.faults.kinds().items() if not kinds or name in kinds
         }
         self._healed = 0.0
+        self.world.loop.after_step = self._step
+
+    def _step(self) -> None:
+        self.faults.note_states()
+        self.checks.check()
 
     def report(self) -> Report:
         violation, log = outcome(self.world, self._scenario(), self._seconds + 10 * HEAL_SECONDS)
@@ -120,19 +124,17 @@ class Run:
         everything = [(TOPIC, n) for n in range(PARTITIONS)]
         await self._create(self._client("admin"), TOPIC, PARTITIONS)
         clients = self._start_clients(everything)
-        checks = asyncio.create_task(self._check_all_along())
         faults = asyncio.create_task(self.faults.run(self._seconds, self._kinds))
-        await self._unless_violated(faults, [*clients, checks])
+        await self._unless_violated(faults, clients)
         for task in clients:
             task.cancel()
         for result in await asyncio.gather(*clients, return_exceptions=True):
             if isinstance(result, Violation):
                 raise result
-        await self._unless_violated(asyncio.create_task(self._heal(everything)), [checks])
+        await self._heal(everything)
         await self._check(everything)
         for broker in self.brokers.values():
-            await self._unless_violated(asyncio.create_task(broker.stop()), [checks])
-        checks.cancel()
+            await self._within(broker.stop(), f"{broker.name} to stop")
 
     async def _unless_violated(self, work: asyncio.Task[None], others: list[asyncio.Task[None]]) -> None:
         """Wait for `work`; the other tasks end only by what they found out."""
@@ -196,12 +198,6 @@ class Run:
             await asyncio.sleep(0.5)
 
     # -- what must hold -------------------------------------------------------------------------------
-
-    async def _check_all_along(self) -> None:
-        while True:
-            self.checks.check()
-            self.faults.note_states()
-            await asyncio.sleep(CHECK_SECONDS)
 
     async def _heal(self, partitions: list[Partition]) -> None:
         """All faults are over: the cluster becomes whole, and serves."""

@@ -33,6 +33,7 @@ class Faults:
         self._rng: Random = world.rng("faults")
         self._busy: dict[str, None] = {}
         self._incomplete: tuple[SimulatedBroker, dict[str, bool]] | None = None
+        self._noted = 0  # transactions of the registry that were looked at
         self.counts: dict[str, int] = {}
         self._starts: list[asyncio.Task[None]] = []
 
@@ -51,6 +52,8 @@ class Faults:
             "slow": self._slow,
             "reset": self._reset,
             "disk": self._fail_disk,
+            "rejoin": self._lose_while_joining,
+            "depose": self._depose,
         }
 
     async def run(self, seconds: float, kinds: Mapping[str, Fault]) -> None:
@@ -131,6 +134,46 @@ class Faults:
         broker.use_new_disk()
         await self._start_again(broker)
 
+    async def _lose_while_joining(self, broker: SimulatedBroker) -> None:
+        """It loses its disk while a leader asks the controller, over a slow link, to count it as in sync.
+
+        When it is back, the controller hears it before the leaders do.
+        """
+        self.crash(broker)
+        await self.start(broker)
+        links = [(one.host, other.host) for one in self._brokers for other in self._brokers if one != other]
+        for link in links:
+            self._world.network.slow_down(*link, 0.3)
+        for _ in range(1000):
+            if self._is_joining(broker.node_id):
+                break
+            await asyncio.sleep(0.005)
+        if self._is_joining(broker.node_id) and self._may_lose(broker):
+            broker.crash()
+            broker.use_new_disk()
+            controller = self._controller()
+            for other in self._brokers:
+                seconds = 0.0 if other.node_id == controller else 1.0
+                self._world.network.slow_down(broker.host, other.host, seconds)
+                self._world.network.slow_down(other.host, broker.host, 0.0)
+            await self.start(broker)
+            await asyncio.sleep(1.0)
+        self._world.network.speed_up()
+
+    def _controller(self) -> int:
+        node = self._world.registry.tree.nodes.get(layout.CONTROLLER)
+        return layout.from_bytes(node.data)["broker"] if node is not None else -1
+
+    def _is_joining(self, node_id: int) -> bool:
+        """Whether a leader waits for the controller to let this broker into an in-sync set."""
+        return any(
+            replica.state.proposal is not None
+            and node_id in replica.state.proposal.isr
+            and node_id not in replica.state.isr
+            for each in self._brokers
+            for replica in getattr(each.broker, "replicas", ())
+        )
+
     async def _stop(self, broker: SimulatedBroker) -> None:
         stop = asyncio.ensure_future(broker.stop())
         done, _ = await asyncio.wait([stop], timeout=_STOP_SECONDS)
@@ -148,9 +191,10 @@ class Faults:
     # -- how much may be lost -------------------------------------------------------------------------
 
     def note_states(self) -> None:
-        """To be called often: follows whether the broker that lost records is complete again."""
-        if self._incomplete is None:
+        """To be called after every step: follows whether the broker that lost records is complete again."""
+        if self._incomplete is None or self._noted == self._world.registry.tree.transactions:
             return
+        self._noted = self._world.registry.tree.transactions
         broker, was_out = self._incomplete
         complete = True
         for path, node in self._partition_nodes():
@@ -165,6 +209,12 @@ class Faults:
         if complete:
             logger.warning("%s has again all that it lost", broker.name)
             self._incomplete = None
+
+    def is_incomplete(self, node_id: int, topic: str, index: int) -> bool:
+        """Whether a broker has lost records of a partition and has not been out of sync since."""
+        if self._incomplete is None or self._incomplete[0].node_id != node_id:
+            return False
+        return not self._incomplete[1].get(layout.partition_path(topic, index), True)
 
     def _may_lose(self, broker: SimulatedBroker) -> bool:
         if self._incomplete is not None:
@@ -212,10 +262,25 @@ class Faults:
         self._world.mend_registry(broker.host)
 
     async def _slow(self, broker: SimulatedBroker) -> None:
-        other = self._other(broker)
-        self._world.network.slow_down(broker.host, other.host, self._rng.uniform(0.05, 2.0))
+        """What it sends to another broker, or to all others, comes late."""
+        others = [each for each in self._brokers if each is not broker]
+        slow = others if self._rng.random() < 0.5 else [self._rng.choice(others)]
+        for other in slow:
+            self._world.network.slow_down(broker.host, other.host, self._rng.uniform(0.05, 2.0))
         await asyncio.sleep(self._a_while())
-        self._world.network.slow_down(broker.host, other.host, 0.0)
+        for other in slow:
+            self._world.network.slow_down(broker.host, other.host, 0.0)
+
+    async def _depose(self, broker: SimulatedBroker) -> None:
+        """It loses what it leads while its followers are behind and producers wait."""
+        others = [each for each in self._brokers if each is not broker]
+        for other in others:
+            self._world.network.slow_down(broker.host, other.host, 1.0)
+        await asyncio.sleep(self._rng.uniform(0.5, 1.5))
+        self._world.registry.notice_death(broker.name)
+        await asyncio.sleep(self._rng.uniform(0.0, 0.5))
+        for other in others:
+            self._world.network.slow_down(broker.host, other.host, 0.0)
 
     async def _reset(self, broker: SimulatedBroker) -> None:
         self._world.network.reset(broker.host)

@@ -102,6 +102,8 @@ class SimulatedLoop(VirtualTime, asyncio.SelectorEventLoop):  # type: ignore[mis
         self._executors: dict[Any, float] = {}  # kept alive: ids of dead ones come again
         self.longest_thread_start = 0.001
         """Seconds until work for a thread is done, at most: longer where a disk is slow."""
+        self.after_step: Callable[[], None] | None = None
+        """Called after each iteration. What it raises ends the run."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._discarded = False
         self.defects: list[str] = []
@@ -147,6 +149,8 @@ class SimulatedLoop(VirtualTime, asyncio.SelectorEventLoop):  # type: ignore[mis
                 raise NothingToDo("no timer is pending and no socket is ready")
             self.now = max(self.now, due)
         self.run_ready()
+        if self.after_step is not None:
+            self.after_step()
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = super().create_task(coro, **options)

@@ -54,11 +54,12 @@ class Tree:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self._children: dict[str, dict[str, int]] = {"/": {}}  # of a path: name -> creation id
-        self._transactions = 0
+        self.transactions = 0
+        """How many there were; each one changes something, or begins or ends a session."""
 
     def next_transaction(self) -> int:
-        self._transactions += 1
-        return self._transactions
+        self.transactions += 1
+        return self.transactions
 
     def commit(self, operations: Sequence[Operation], session: int) -> list[Stat | None]:
         check_commit(operations)
