@@ -42,7 +42,6 @@ ALLOWED = {
     # Called by Kafka clients.
     "on_partitions_revoked", "on_partitions_assigned",
     # A kind of field that Kafka's schemas have and our messages do not need yet.
-    "uint16",
     # Members of enumerations that come from text, and of tuples of Kafka's constants.
     "uncommitted", "HIGH", "LOW", "DISCARD", "EARLIEST_PENDING", "BROKER_LOGGER",
     # Fixtures that a test takes for their effect.

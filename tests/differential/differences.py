@@ -205,6 +205,16 @@ _TOPICS = (
     ),
 )
 
+_QUORUM = (
+    Difference(
+        "The cluster's state is in a registry: offsets are versions of the image that brokers make of it, "
+        "and the controllers are reached where brokers are.",
+        ["quorum.the_quorum"],
+        ["the metadata"],
+        ["*high_watermark", "*log_end_offset", "nodes[0].listeners[0].*"],
+    ),
+)
+
 _NO_ELR = (
     "Kafka's eligible leader replicas give min.insync.replicas a value for the whole cluster; we have "
     "no such "
@@ -326,6 +336,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     *_RECORDS,
     *_PRODUCING,
     *_TOPICS,
+    *_QUORUM,
     *_CONFIGS,
     *_FRAMES,
     _WORDING,

@@ -19,6 +19,7 @@ from ottla.protocol.schema import ZERO_UUID
 
 _TIMES = {
     "base_timestamp", "log_append_time_ms", "max_timestamp", "timestamp", "last_timestamp",
+    "last_fetch_timestamp", "last_caught_up_timestamp",
 }  # fmt: skip
 _TIME_RANGE = re.compile(r"\[-?\d{13,}, \d{13,}\]")
 _BY_NAME = {"DescribeConfigsResult.configs", "CreatableTopicResult.configs"}
@@ -43,6 +44,7 @@ _SETS: dict[str, tuple[str, ...]] = {
     "OffsetForLeaderEpochResponse.topics": ("topic",),
     "OffsetForLeaderTopicResult.partitions": ("partition",),
     "ApiVersionsResponse.api_keys": ("api_key",),
+    "ListConfigResourcesResponse.config_resources": ("resource_type", "resource_name"),
     "DescribeGroupsResponse.groups": ("group_id",),
     "DeleteGroupsResponse.results": ("group_id",),
     "OffsetFetchResponse.topics": ("name",),

@@ -38,9 +38,13 @@ class ImagePolls:
                 if not brokers and not future.done():
                     future.set_result(None)
 
+    def version_of(self, broker_id: int) -> int:
+        """Of the image that a broker acts on; -1 if it has not said so to this controller."""
+        return self._applied.get(broker_id, -1)
+
     async def reached(self, version: int, brokers: Collection[int], timeout: float) -> bool:
         """Whether all these brokers act on the image of `version`; waits `timeout` seconds for it."""
-        missing = {each for each in brokers if self._applied.get(each, -1) < version}
+        missing = {each for each in brokers if self.version_of(each) < version}
         if not missing or self._closed.is_set():
             return not missing
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

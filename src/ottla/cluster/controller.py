@@ -236,6 +236,10 @@ class Controller:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         self._elections.check_broker(broker_id, broker_epoch)
 
+    def silence_of(self, broker_id: int) -> float | None:
+        """Seconds since a broker asked for the image; None if it has not asked in this term."""
+        return self._elections.silence_of(broker_id)
+
     async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Gives partitions the in-sync sets that their leader asks for."""
         try:

@@ -153,6 +153,9 @@ class Elections:
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
         return self._liveness.polled(broker_id, broker_epoch, version, self._now)
 
+    def silence_of(self, broker_id: int) -> float | None:
+        return self._liveness.silence_of(broker_id, self._now)
+
     def check_broker(self, broker_id: int, broker_epoch: int) -> None:
         """Refuses what a broker asks under an epoch that is not its present one."""
         broker = self._image.brokers.get(broker_id)

@@ -90,6 +90,11 @@ class Liveness:
             return True
         return broker != self._own_id and (known.fenced_below > 0 or self._is_silent(known, now))
 
+    def silence_of(self, broker: int, now: float) -> float | None:
+        """Seconds since it has asked; None if it has not asked in this term."""
+        known = self._known.get(broker)
+        return now - known.heard if known is not None and known.polled else None
+
     def next_deadline(self, now: float) -> float | None:
         """When the next broker will be silent, if it stays so."""
         ends = [

@@ -11,6 +11,7 @@ from differential.scenarios import (
     offsets,
     produce,
     producers,
+    quorum,
     topics,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "offsets",
     "produce",
     "producers",
+    "quorum",
     "topics",
 ]

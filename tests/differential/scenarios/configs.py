@@ -17,6 +17,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
+from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -262,3 +263,26 @@ def a_change_takes_effect(peer: Peer, version: int) -> Answers:
     yield "after", produced(2000)
     yield "stamping", _increment(peer, version, topic, ("message.timestamp.type", SET, "LogAppendTime"))
     peer.until(lambda: produced(10).log_append_time_ms > 0, "the broker to stamp the time")
+
+
+@scenario(ListConfigResourcesRequest)
+def listing_resources(peer: Peer, version: int) -> Answers:
+    name = peer.topic("listed")
+
+    def ask(*kinds: int) -> Any:
+        answer = peer.call(ListConfigResourcesRequest(resource_types=list(kinds)), version)
+        of_others = [
+            each
+            for each in answer.config_resources
+            if each.resource_type in (2, 32) and each.resource_name != name
+        ]
+        answer.config_resources = [each for each in answer.config_resources if each not in of_others]
+        return answer
+
+    yield "all", ask()
+    if version >= 1:
+        for kind in (2, 4, 8, 16, 32, 1, 99, -1):
+            yield f"type {kind}", ask(kind)
+        yield "two types", ask(8, 4)
+        yield "a type twice", ask(2, 2)
+        yield "one that does not exist", ask(2, 3)

@@ -11,6 +11,7 @@ from typing import Protocol
 from ottla.broker.dispatch import Handler
 from ottla.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from ottla.broker.handlers.api_versions import Advertising, api_versions
+from ottla.broker.handlers.config_resources import list_config_resources
 from ottla.broker.handlers.configs import describe_configs
 from ottla.broker.handlers.consumer_groups import (
     ConsumerGroupAccess,
@@ -98,6 +99,7 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     61: describe_producers,
     68: consumer_group_heartbeat,
     69: consumer_group_describe,
+    74: list_config_resources,
     75: describe_topic_partitions,
     1000: describe_log_state,
     1001: compact_logs,

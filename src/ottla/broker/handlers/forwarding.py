@@ -27,6 +27,16 @@ from ottla.broker.handlers.configs import (
     incremental_alter_configs,
 )
 from ottla.broker.handlers.elections import elect_leaders, refuse_election
+from ottla.broker.handlers.quorum import (
+    QuorumDescription,
+    describe_quorum,
+    quorum_nodes,
+    refuse_features,
+    refuse_quorum,
+    refuse_unregistering,
+    unregister_broker,
+    update_features,
+)
 from ottla.broker.handlers.topics import TopicAdministration, create_partitions, create_topics, delete_topics
 from ottla.broker.ports import SlicedWork
 from ottla.completion import Completion
@@ -50,6 +60,7 @@ from ottla.protocol.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from ottla.protocol.messages.forward import ForwardRequest
 
 
@@ -77,7 +88,7 @@ class ForwardedContext(RequestContext):
         return self._envelope.broker_id
 
 
-class ForwardingPorts(TopicAdministration, ConfigAdministration, Protocol):
+class ForwardingPorts(TopicAdministration, ConfigAdministration, QuorumDescription, Protocol):
     """What the handlers behind it use; they have the way to the controller, too."""
 
 
@@ -150,6 +161,24 @@ class _ForwardedLogLevels(Forwarded):
                 for resource in request.resources
             ]
         )
+
+
+class _ForwardedQuorum(Forwarded):
+    """DescribeQuorum, whose addresses are those of the listener that the client came in by."""
+
+    __slots__ = ()
+
+    async def __call__(
+        self, broker: ForwardingPorts, request: DescribeQuorumRequest, context: RequestContext
+    ) -> DescribeQuorumResponse:
+        response: DescribeQuorumResponse = await (
+            self.answer(broker, request, context)
+            if broker.controller.active
+            else self.forward(broker, request, context)
+        )
+        if any(each.current_voters for topic in response.topics for each in topic.partitions):
+            response.nodes = quorum_nodes(broker.image, context.listener)
+        return response
 
 
 def _refuse_creation(request: CreateTopicsRequest, version: int, error: ApiError) -> CreateTopicsResponse:
@@ -225,4 +254,7 @@ FORWARDED: dict[int, Forwarded] = {
     37: Forwarded(create_partitions, _refuse_growth),
     43: Forwarded(elect_leaders, refuse_election),
     44: _ForwardedLogLevels(incremental_alter_configs, _refuse_alteration),
+    55: _ForwardedQuorum(describe_quorum, refuse_quorum),
+    57: Forwarded(update_features, refuse_features),
+    64: Forwarded(unregister_broker, refuse_unregistering),
 }
