@@ -168,6 +168,9 @@ class PeerClient:
         while True:
             if self._closed:
                 raise _Broken("the client was closed")
+            if self._opening is not None and self._opening.done():
+                # To await it would not let others run, so its callback would never come.
+                self._opened(self._opening)
             if self._connection is not None:
                 if not self._connection.broken:
                     return self._connection
@@ -209,6 +212,8 @@ class PeerClient:
         return connection
 
     def _opened(self, attempt: asyncio.Task[_Connection]) -> None:
+        if attempt is not self._opening:
+            return  # its outcome has been taken already
         self._opening = None
         if attempt.cancelled():
             return

@@ -441,6 +441,28 @@ def test_a_peer_that_never_negotiates_fails_calls_in_time(world: World) -> None:
     assert 10 <= world.loop.time() < 12
 
 
+def test_a_call_that_comes_right_after_the_connection_was_opened_uses_it(world: World) -> None:
+    peer = Peer(world, numbered)
+
+    async def scenario() -> None:
+        client = world.client()
+        open_, second = client._open, []
+
+        async def opened() -> Any:
+            connection = await open_()
+            # It runs when the attempt has ended, before the client is told of it.
+            second.append(asyncio.ensure_future(client.call(ASK, timeout=5)))
+            return connection
+
+        client._open = opened  # type: ignore[method-assign]
+        await client.call(ASK, timeout=5)
+        await second[0]
+        await client.close()
+
+    world.run(scenario())
+    assert peer.connections == 1
+
+
 def test_closing_ends_a_call_that_waits_for_its_connection(world: World) -> None:
     peer = Peer(world, numbered)
     peer.reads = 0
