@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ottla.broker.handlers.group_admin import list_groups
 from ottla.broker.handlers.group_offsets import offset_fetch
+from ottla.broker.handlers.groups import heartbeat
 from ottla.coordinator.classic_phases import Phase
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from unit.coordinator.coordinator_world import World
@@ -58,6 +61,20 @@ def test_sessions_start_anew_with_the_next_coordinator() -> None:
     after = before.restarted()
     after.scheduler.run(9_000)
     assert after.heartbeat(member, 1) == ErrorCode.NONE
+
+
+def test_a_heartbeat_is_answered_without_an_error_while_the_group_is_loading() -> None:
+    world = World(load=False)
+
+    async def load() -> None:
+        world.follow()
+        beat = HeartbeatRequest(group_id="g", member_id="m", generation_id=1)
+        assert world.ask(heartbeat, beat).error == ErrorCode.NONE
+        assert commit(world).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await world.groups.loading_done()
+        assert world.ask(heartbeat, beat).error == ErrorCode.UNKNOWN_MEMBER_ID
+
+    asyncio.run(load())
 
 
 def test_a_broker_that_may_have_been_replaced_answers_nothing_from_its_state() -> None:

@@ -91,9 +91,12 @@ def heartbeat(
     def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
         groups.heartbeat(request, reply, effects)
 
-    return run(
-        broker.groups, request.group_id, command, lambda error: HeartbeatResponse(error_code=error.code)
-    )
+    def refused(error: ApiError) -> HeartbeatResponse:
+        # As in Kafka: clients do not expect it here, and a member's session starts when loading has ended.
+        is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else error.code)
+
+    return run(broker.groups, request.group_id, command, refused)
 
 
 def leave_group(
