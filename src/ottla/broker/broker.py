@@ -51,7 +51,7 @@ from ottla.broker.request_scheduler import RequestScheduler, Steps
 from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
-from ottla.broker.suspension import Suspension
+from ottla.broker.suspension import Suspension, max_gap
 from ottla.broker.watchdog import Watchdog
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import (
@@ -212,7 +212,8 @@ class Broker:
             config=lambda: self.config,
             count_members=lambda: self.groups.consumer_member_count(),
         )
-        self._suspension = Suspension(self._loop.time)
+        session_seconds = self.config["broker.session.timeout.ms"] / 1000
+        self._suspension = Suspension(self._loop.time, max_gap(session_seconds))
         self.groups = GroupCoordinator(
             group_settings(self.config),
             environment=self.group_environment,

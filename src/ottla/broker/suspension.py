@@ -29,16 +29,23 @@ from ottla.protocol.messages.fetch_image import FetchImageRequest, FetchImageRes
 logger = logging.getLogger("ottla.broker")
 
 LOOK_SECONDS = 0.25
-MAX_GAP_SECONDS = 2.0
-"""The longest time between two looks in which nobody can have taken over."""
+_MAX_GAP_SECONDS = 2.0
 _RETRY_SECONDS = 0.1
 _CALL_SECONDS = 2.0
 
 IsNewest = Callable[[], Awaitable[bool]]
 
 
+def max_gap(session_timeout: float) -> float:
+    """Seconds between two looks in which nobody can have taken over.
+
+    It was heard from some time before the gap, and the session in the registry may be shorter.
+    """
+    return min(_MAX_GAP_SECONDS, session_timeout / 4)
+
+
 class Suspension:
-    def __init__(self, now: Callable[[], float], max_gap: float = MAX_GAP_SECONDS) -> None:
+    def __init__(self, now: Callable[[], float], max_gap: float) -> None:
         self._now = now
         self._max_gap = max_gap
         self._looked = now()

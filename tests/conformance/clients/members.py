@@ -14,7 +14,7 @@ import re
 import selectors
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -63,7 +63,11 @@ class Member(Protocol):
 class ConfluentMember:
     """librdkafka; eager with the assignor range unless told otherwise."""
 
-    strategy = "range"
+    settings: Mapping[str, Any] = {
+        "partition.assignment.strategy": "range",
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "session.timeout.ms": SESSION_MS,
+    }
 
     def __init__(
         self,
@@ -81,9 +85,6 @@ class ConfluentMember:
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "client.id": "confluent",
-            "partition.assignment.strategy": self.strategy,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
-            "session.timeout.ms": SESSION_MS,
             "auto.offset.reset": reset,
             "enable.auto.commit": auto_commit,
             "auto.commit.interval.ms": 200,
@@ -92,6 +93,7 @@ class ConfluentMember:
             "fetch.wait.max.ms": 100,
             "log_level": 0,
             "on_commit": self._committed,
+            **self.settings,
         }
         if instance is not None:
             config["group.instance.id"] = instance
@@ -138,7 +140,7 @@ class ConfluentMember:
 
 
 class CooperativeMember(ConfluentMember):
-    strategy = "cooperative-sticky"
+    settings = {**ConfluentMember.settings, "partition.assignment.strategy": "cooperative-sticky"}
 
 
 class _CountingRevocations(kafka.ConsumerRebalanceListener):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.suspension import ImageCheck, Suspension
+from ottla.broker.suspension import ImageCheck, Suspension, max_gap
 from ottla.cluster.registry import SessionLost
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch_image import FetchImageRequest, FetchImageResponse
@@ -29,9 +29,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+def test_the_allowed_gap_is_far_below_the_session_timeout() -> None:
+    assert max_gap(9.0) == 2.0
+    assert max_gap(2.0) == 0.5
+
+
 def test_short_gaps_between_looks_are_normal() -> None:
     time = Time()
-    suspension = Suspension(time)
+    suspension = Suspension(time, 2.0)
     for _ in range(20):
         time.now += 1.5
         assert not suspension.is_suspected
@@ -39,7 +44,7 @@ def test_short_gaps_between_looks_are_normal() -> None:
 
 def test_the_first_look_after_a_long_gap_suspects_and_the_suspicion_stays() -> None:
     time = Time()
-    suspension = Suspension(time)
+    suspension = Suspension(time, 2.0)
     time.now += 2.5
     assert suspension.is_suspected
     assert suspension.is_suspected
@@ -48,7 +53,7 @@ def test_the_first_look_after_a_long_gap_suspects_and_the_suspicion_stays() -> N
 def test_the_suspicion_ends_with_the_newest_image() -> None:
     async def test() -> None:
         time, answers = Time(), [False, False, True]
-        suspension = Suspension(time)
+        suspension = Suspension(time, 2.0)
 
         async def is_newest() -> bool:
             return answers.pop(0)
@@ -66,7 +71,7 @@ def test_the_suspicion_ends_with_the_newest_image() -> None:
 def test_an_answer_that_was_asked_for_before_another_gap_does_not_count() -> None:
     async def test() -> None:
         time, asked = Time(), 0
-        suspension = Suspension(time)
+        suspension = Suspension(time, 2.0)
 
         async def is_newest() -> bool:
             nonlocal asked
@@ -89,7 +94,7 @@ def test_an_answer_that_was_asked_for_before_another_gap_does_not_count() -> Non
 def test_a_failing_check_is_tried_again() -> None:
     async def test() -> None:
         time, failures = Time(), [RuntimeError("a defect")]
-        suspension = Suspension(time)
+        suspension = Suspension(time, 2.0)
 
         async def is_newest() -> bool:
             if failures:
