@@ -31,7 +31,7 @@ def start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Failu
     if isinstance(error, BrokerIdInUse):
         return Failure(str(error), "Give this one another id with --node-id N.")
     if isinstance(error, RegistryError):
-        return _registry_failure(error, config.registry)
+        return registry_failure(error, config.registry)
     if isinstance(error, CannotListen):
         return _listen_failure(error)
     if not isinstance(error, OSError):
@@ -39,7 +39,8 @@ def start_failure(error: Exception, config: BrokerConfig, folder: Path) -> Failu
     return Failure(f"cannot use the data folder {folder}: {error.strerror or error}", OTHER_FOLDER)
 
 
-def _registry_failure(error: RegistryError, url: RegistryUrl) -> Failure:
+def registry_failure(error: RegistryError, url: RegistryUrl) -> Failure:
+    """What a person should read when a registry cannot be used."""
     from ottla.cluster.registry_backends import BackendMissing
     from ottla.config.registry_url import ZOOKEEPER
 

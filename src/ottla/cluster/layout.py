@@ -184,7 +184,19 @@ async def prepare(registry: Registry, rng: random.Random) -> None:
 
 
 async def cluster_id_of(registry: Registry) -> str:
-    return str(from_bytes((await registry.get(CLUSTER_ID)).data)["id"])
+    node = await registry.get(CLUSTER_ID)
+    if is_unfinished_copy(node):
+        raise Damaged("it is an unfinished copy of another registry; copy it again")
+    return str(from_bytes(node.data)["id"])
+
+
+def unfinished_copy() -> bytes:
+    """What stands in `CLUSTER_ID` until a copy of another registry is complete (`registry_copy`)."""
+    return to_bytes({"unfinished_copy": True})
+
+
+def is_unfinished_copy(cluster_id: Node) -> bool:
+    return cluster_id.data == unfinished_copy()
 
 
 def epoch_data(epoch: int, write: int) -> bytes:
