@@ -1,30 +1,36 @@
-"""`ottla cluster`: how a whole cluster is."""
+"""`ottla cluster`: how a whole cluster is, and how a single broker becomes one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.failure import FAILED
+from ottla.cli.failure import FAILED, Failure
 from ottla.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, Bootstrap, Json, Timeout, connect
-from ottla.cli.output import Column, count_text, print_fields, print_json, print_table, write
+from ottla.cli.output import Column, count_text, print_fields, print_json, print_table, say, write
 
 if TYPE_CHECKING:
     from ottla.cli.cluster_health import BrokerView, ClusterHealth, PartitionView
     from ottla.protocol.messages.describe_cluster import DescribeClusterResponse
     from ottla.protocol_client.wire import Wire
 
+_USUAL_BROKERS = 3
 _SHOWN = 50
 """So many partitions in trouble are listed for a person; JSON has all."""
 
-app = typer.Typer(help="Look at the whole cluster.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Look at the whole cluster, or make one of a single broker.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.callback()
 def _cluster() -> None:
-    """Look at the whole cluster."""
+    """Look at the whole cluster, or make one of a single broker."""
 
 
 @app.command()
@@ -49,6 +55,32 @@ def status(
         _show(described, health)
     if not health.healthy:
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def convert(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Data folder of a single broker.")],
+    as_json: Json = False,
+) -> None:
+    """Make the folder of a stopped single broker that of a cluster, with its topics, groups and ids.
+
+    It may be interrupted and run again. Then start the cluster with `ottla serve --brokers 3 --data DIR`.
+    """
+    from ottla.cli.convert_folder import convert as convert_folder
+
+    folder = folder.expanduser().absolute()
+    try:
+        node_id, name = convert_folder(folder)
+    except OSError as error:
+        raise Failure(
+            f"cannot convert {folder}: {error.strerror or error}",
+            "Run the command again: it goes on from here.",
+        ) from None
+    if as_json:
+        print_json({"data": str(folder), "broker": node_id, "folder": str(folder / name)})
+    else:
+        write(f"{folder} is the folder of a cluster now; broker {node_id} is in {name}\n")
+        say(f"start it with: ottla serve --brokers {max(node_id, _USUAL_BROKERS)} --data {folder}")
 
 
 def _brokers(described: DescribeClusterResponse) -> list[BrokerView]:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 REGISTRY_FILE = "cluster.sqlite"
 """Not the name of a single broker's registry: neither is ever taken for the other."""
 SINGLE_BROKER_FILE = "meta.properties"
+CONVERTING = ".converting"
+"""There while the folder of a single broker becomes that of a cluster (`convert_folder`)."""
 _STOP_ELECTING_SECONDS = 2.0
 _REPLICAS = 3
 _IN_SYNC = 2
@@ -113,14 +115,25 @@ def plan_brokers(
 
 def check_folder(folder: Path, brokers: int) -> list[str]:
     """Refuse the folder of a single broker; the warnings that there are."""
+    refuse_half_converted(folder)
     if (folder / SINGLE_BROKER_FILE).exists():
         raise Failure(
             f"the data folder {folder} belongs to a single broker",
-            "Give a cluster another one with --data DIR, or start that broker without --brokers.",
+            f"`ottla cluster convert {folder}` makes it a broker of a cluster. Or give another folder with "
+            "--data DIR, or start that broker without --brokers.",
         )
     if (folder / f"broker-{brokers + 1}").exists():
         return [f"the cluster in {folder} has more than {brokers} brokers; the others are not started"]
     return []
+
+
+def refuse_half_converted(folder: Path) -> None:
+    single, shared = (folder / SINGLE_BROKER_FILE).exists(), (folder / REGISTRY_FILE).exists()
+    if (single and shared) or (folder / CONVERTING).exists():
+        raise Failure(
+            f"the data folder {folder} is half converted to that of a cluster",
+            f"Finish it with: ottla cluster convert {folder}",
+        )
 
 
 class _DidNotStart(Exception):

@@ -174,8 +174,9 @@ def _refuse_beside_brokers(options: dict[str, object]) -> None:
 
 
 def _refuse_folder_of_cluster(folder: Path) -> None:
-    from ottla.cli.local_cluster import REGISTRY_FILE
+    from ottla.cli.local_cluster import REGISTRY_FILE, refuse_half_converted
 
+    refuse_half_converted(folder)
     if (folder / REGISTRY_FILE).exists():
         raise Failure(
             f"the data folder {folder} belongs to a cluster of several brokers",
