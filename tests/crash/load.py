@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -30,9 +31,21 @@ def numbered(number: int) -> bytes:
 
 
 class IdempotentLoad(threading.Thread):
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        queue: int = QUEUE,
+        pause: float = 0.003,
+        settings: Mapping[str, str | int] = {},
+    ) -> None:
+        """`queue` records wait for their answers at most; `pause` seconds between two looks at the queue."""
         super().__init__(name="idempotent-load")
         self.topic = topic
+        self._queue = queue
+        self._pause = pause
         self.sent = [0] * partitions
         self.acknowledged: dict[int, dict[int, int]] = defaultdict(dict)
         """By partition: number of the record to the offset that the broker named."""
@@ -51,6 +64,7 @@ class IdempotentLoad(threading.Thread):
                 "retry.backoff.max.ms": 100,
                 "socket.timeout.ms": 10_000,
                 "log_level": 0,
+                **settings,
             },
             error_cb=self._on_error,
         )
@@ -68,7 +82,7 @@ class IdempotentLoad(threading.Thread):
     def run(self) -> None:
         while not self._ending.is_set():
             # A bounded queue keeps the load alive through a crash without a flood behind it.
-            while len(self._producer) < QUEUE:
+            while len(self._producer) < self._queue:
                 partition = sum(self.sent) % len(self.sent)
                 self._producer.produce(
                     self.topic,
@@ -78,16 +92,20 @@ class IdempotentLoad(threading.Thread):
                 )
                 self.sent[partition] += 1
             self._producer.poll(0.005)
-            self._ending.wait(0.003)
+            self._ending.wait(self._pause)
 
     @property
     def progress(self) -> int:
         return sum(map(len, self.acknowledged.values()))
 
-    def finish(self) -> None:
-        """Ends the load; all that was sent is acknowledged then."""
+    def stop(self) -> None:
+        """Sends no more."""
         self._ending.set()
         self.join(PATIENCE)
+
+    def finish(self) -> None:
+        """Ends the load; all that was sent is acknowledged then."""
+        self.stop()
         assert self._producer.flush(PATIENCE) == 0, "records stayed without an answer"
         assert self.errors == []
 

@@ -54,6 +54,21 @@ class Network:
         for thread in self._threads:
             thread.join(_PATIENCE)
 
+    def join(self, client: socket.socket) -> None:
+        """Carry a connection that another listener accepted."""
+        try:
+            broker = socket.create_connection((HOST, self._target), _PATIENCE)
+        except OSError:
+            client.close()
+            return
+        for end in (client, broker):
+            end.settimeout(None)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._changed:
+            self._pairs[client] = broker
+        self._start(self._carry, client, broker, client, False)
+        self._start(self._carry, broker, client, client, True)
+
     # -- what can happen ----------------------------------------------------------------------------------
 
     def cut(self) -> None:
@@ -93,18 +108,7 @@ class Network:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            try:
-                broker = socket.create_connection((HOST, self._target), _PATIENCE)
-            except OSError:
-                client.close()
-                continue
-            for end in (client, broker):
-                end.settimeout(None)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._changed:
-                self._pairs[client] = broker
-            self._start(self._carry, client, broker, client, False)
-            self._start(self._carry, broker, client, client, True)
+            self.join(client)
 
     def _carry(self, source: socket.socket, target: socket.socket, client: socket.socket, back: bool) -> None:
         """From one end to the other, until one of them is gone."""
