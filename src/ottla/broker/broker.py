@@ -27,6 +27,7 @@ from ottla.broker.client_memory import ClientMemory
 from ottla.broker.creation_rate import CreationRate
 from ottla.broker.data_folder import check_belongs_here, claim
 from ottla.broker.dispatch import Dispatcher, RequestContext
+from ottla.broker.fencing import Fencing
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_environment import BrokerGroupEnvironment
 from ottla.broker.handlers import BROKER_HANDLERS, HANDLERS, advertised_by
@@ -170,8 +171,16 @@ class Broker:
             flush_seconds=self.metrics.flush_seconds,
         )
         self.log_starts = LogStarts(self.directory.checkpoint_log_starts, self.in_thread)
+        self._fencing = Fencing(
+            lambda: self._membership.is_fenced(), self.clock.monotonic, self._fencing_changed
+        )
         self.replicas = Replicas(
-            self.node_id, self.directory, self.purgatory, self.in_thread, self._write_in_thread
+            self.node_id,
+            self.directory,
+            self.purgatory,
+            self.in_thread,
+            self._write_in_thread,
+            is_fenced=self._fencing.is_fenced,
         )
         self.isr_changes = IsrChanges(
             self.node_id,
@@ -226,7 +235,7 @@ class Broker:
             compression=self.config["offsets.topic.compression.codec"],
             account=self.client_memory,
             rebalance_seconds=self.metrics.rebalance_seconds,
-            may_be_replaced=lambda: self._suspension.is_suspected,
+            may_be_replaced=lambda: self._suspension.is_suspected or self._fencing.is_fenced(),
         )
         self._partitions = LocalPartitions(self.replicas, self.cleaning, self._topic_config, self.in_thread)
         self.fetching = ReplicaFetching(
@@ -254,6 +263,7 @@ class Broker:
         await self._join_cluster()
         self.follower.start(self._membership)
         self._suspension.start(self._membership.has_newest_image)
+        self._fencing.start()
         self.isr_changes.start()
         self._maintenance.start()
         self.cleaning.start()
@@ -322,6 +332,7 @@ class Broker:
         self._server.stop_reading()
         self._scheduler.finish()
         await self._suspension.stop()
+        await self._fencing.stop()
         await self.isr_changes.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
@@ -361,6 +372,7 @@ class Broker:
         self.inspections.close()
         self.lookups.close()
         await self._suspension.stop()
+        await self._fencing.stop()
         await self.isr_changes.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
@@ -417,6 +429,12 @@ class Broker:
     async def _tell_isr_changes(self, change: ImageChange) -> None:
         if change.delta.brokers:
             self.isr_changes.brokers_changed()
+
+    def _fencing_changed(self) -> None:
+        """What waits here for a leader is answered, and groups end: or begin again, when the fencing ends."""
+        for partition in self.replicas:
+            partition.wake_all()
+        self._follow_groups(self.image)
 
     def _broker_epoch(self) -> int:
         """Of this broker's registration, as the image has it; -1 when it does not."""

@@ -51,6 +51,7 @@ class Membership:
         """`config` gives the configuration of now."""
         self._node_id = node.id
         self._registry = registry
+        self._follower = follower
         self._rng = rng
         self._leaving = AsyncExitStack()
         self.registration = Registration(registry, node)
@@ -129,6 +130,17 @@ class Membership:
         """Whether the controller has taken in this registration, so that clients may come."""
         node = self._own_node(image)
         return node is not None and not node.fenced
+
+    def is_fenced(self) -> bool:
+        """Whether the registry may have given this broker's place to others since its image was made.
+
+        So it is from the time when its session may be over until the image shows its new registration.
+        """
+        registration = self.registration
+        if not registration.is_held:
+            return True
+        node = self._follower.image.brokers.get(self._node_id)
+        return node is None or node.epoch != registration.broker.epoch
 
     def _own_node(self, image: ClusterImage | ImageDelta) -> BrokerNode | None:
         node = image.brokers.get(self._node_id)

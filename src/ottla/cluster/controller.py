@@ -102,7 +102,7 @@ class Controller:
 
     @property
     def active(self) -> bool:
-        return self._leadership.term is not None
+        return self._leadership.term is not None and not self._registry.may_be_over()
 
     @property
     def unclean_elections(self) -> int:

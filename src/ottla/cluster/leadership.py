@@ -66,6 +66,8 @@ class Leadership:
         self._registry = registry
         self._broker_id = broker_id
         self._term: Term | None = None
+        self._own_sessions: set[int] = set()
+        """Those in which this broker was the controller."""
 
     @property
     def term(self) -> Term | None:
@@ -74,11 +76,16 @@ class Leadership:
     async def campaign(self) -> Term | None:
         """Stands for election once. None: another broker is the controller."""
         controller = await self._registry.find(CONTROLLER)
-        if controller is not None and controller.owner != self._registry.session_id:
+        session = self._registry.session_id
+        if controller is not None and controller.owner not in (session, *self._own_sessions):
             return None
         epoch_node = await self._registry.get(CONTROLLER_EPOCH)
         epoch = from_bytes(epoch_node.data)["epoch"] + 1
         operations: list[Operation] = [Set(CONTROLLER_EPOCH, epoch_data(epoch, 0), epoch_node.version)]
+        if controller is not None and controller.owner != session:
+            # Of a session that is over for this broker, and not yet for the registry.
+            operations.append(Delete(CONTROLLER))
+            controller = None
         if controller is None:
             operations.append(Create(CONTROLLER, to_bytes({"broker": self._broker_id}), ephemeral=True))
         try:
@@ -89,6 +96,7 @@ class Leadership:
             if not await self._holds(epoch):
                 return None
         self._term = Term(epoch, epoch_node.version + 1)
+        self._own_sessions.add(session)
         _log.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
         return self._term
 

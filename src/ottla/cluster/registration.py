@@ -3,7 +3,8 @@
 While it exists the broker is a member and the controller may give it partitions. Its creation id is the
 broker's epoch: it grows with every registration, so that messages of an earlier run of the broker can be told
 from those of the present one. If the session is lost (the process hung for longer than the session timeout),
-the registration begins a new session and registers again, under a new epoch.
+the registration begins a new session and registers again, under a new epoch. From the moment when the
+session may be over, by this broker's own clock, `is_held` is False: others may have its place.
 
 A registration says what the broker may have lost of its logs since the last one. The controller acts on it
 before the broker is in the image without being fenced; from then on `accepted` keeps it from being said
@@ -30,6 +31,8 @@ from ottla.cluster.registry import (
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
+_REMIND_SECONDS = 30.0
+"""How often a broker says that it cannot register."""
 
 
 class BrokerIdInUse(Exception):
@@ -42,11 +45,21 @@ class Registration:
         self._registry = registry
         self._broker = broker
         self._lost = Lost.NOTHING
+        self._session = 0
+        """That holds the node."""
+        self._own_sessions: set[int] = set()
+        """All that have held it. The nodes of those that are over may be replaced at once."""
+        self._said: tuple[str, float] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     @property
     def broker(self) -> BrokerNode:
         return self._broker
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the node is surely there, with the epoch that is known here."""
+        return not self._registry.may_be_over() and self._registry.session_id == self._session
 
     async def start(self, *, lost: Lost = Lost.NOTHING, patience: float = 0.0) -> int:
         """Registers, with what the broker may have lost; returns the broker epoch.
@@ -93,15 +106,17 @@ class Registration:
                 node = await self._registry.find(path)
                 if node is None:
                     continue  # the other one just left, or the ambiguous commit did not happen
-                if node.owner != self._registry.session_id:
+                if node.owner not in (self._registry.session_id, *self._own_sessions):
                     raise BrokerIdInUse(
                         f"broker {self._broker.id} is already registered: {node.data.decode()}"
                     ) from None
-                # Ours already, from an earlier start in this session or an ambiguous commit: a new node, so
-                # that the epoch grows and watchers see it.
+                # Ours already, from an earlier start in this session, a session that is over here but not yet
+                # there, or an ambiguous commit: a new node, so that the epoch grows and watchers see it.
                 await self._registry.commit([Delete(path), Create(path, data, ephemeral=True)])
             node = await self._registry.get(path)
             self._broker = replace(self._broker, epoch=node.creation_id)
+            self._session = node.owner
+            self._own_sessions.add(node.owner)
             return
 
     async def _keep(self) -> None:
@@ -113,12 +128,20 @@ class Registration:
             if not registered:
                 await asyncio.sleep(_RETRY_SECONDS)
 
+    def _say(self, why: str) -> None:
+        """One line for a reason, and now and then a reminder."""
+        now = asyncio.get_running_loop().time()
+        if self._said is None or self._said[0] != why or now - self._said[1] >= _REMIND_SECONDS:
+            self._said = why, now
+            _log.error("broker %d cannot register again yet: %s", self._broker.id, why)
+
     async def _registered_again(self) -> bool:
         try:
             await self._registry.renew()
             await self._register()
         except (RegistryError, BrokerIdInUse) as error:
-            _log.error("broker %d cannot register again yet: %s", self._broker.id, error)
+            self._say(str(error))
             return False
+        self._said = None
         _log.warning("broker %d registered again, epoch %d", self._broker.id, self._broker.epoch)
         return True

@@ -142,6 +142,13 @@ class Registry(Protocol):
         """Set when this session is found to be lost; a fresh event after `renew`."""
         ...
 
+    def may_be_over(self) -> bool:
+        """Whether the nodes of this session may be gone, by this process's own clock.
+
+        True before that can have happened, even when nothing is heard from the registry. Costs no I/O.
+        """
+        ...
+
     async def open(self) -> None:
         """Connects and begins a session."""
         ...

@@ -14,6 +14,11 @@ its lease: a session beats by raising a counter in its row, and a session that s
 the session timeout by its own clock removes the row and the session's nodes in one transaction. No clock is
 compared with another's, so a jump of the wall clock, a suspended laptop or a reboot ends no session. A
 session that hung and comes back finds its row gone, and every commit checks the row: it can write nothing.
+
+When a session may be over (`may_be_over`). One that shares the file, and could not beat for almost the
+session timeout, counts as over by its own clock until a beat finds its row. Two things do not count as
+silence. A session that is alone does not beat: nobody is there to end it. And when a beat finds the row but
+the disk is full, the others cannot write to the same file either.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ from ottla.cluster.registry import (
     Unavailable,
     check_path,
 )
-from ottla.cluster.sqlite_tree import ABSENT, Signature, SqliteTree, unavailable
+from ottla.cluster.sqlite_tree import ABSENT, Signature, SqliteTree, is_full, unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +50,8 @@ SESSION_TIMEOUT_SECONDS = 6.0
 
 _LOOK_ALONE_SECONDS = 0.5
 _LOOK_SHARED_SECONDS = 0.1
+_DOUBTFUL_AFTER = 0.9
+"""The share of the session timeout after which a session that could not beat may be over."""
 _BEAT_SECONDS = 0.5
 """How often a session that is not alone beats and looks for the dead."""
 
@@ -189,6 +196,8 @@ class SqliteRegistry:
         self._changes_seen = -1
         self._alone = False
         self._last_beat = 0.0
+        self._proven = 0.0
+        """When the newest beat began that found the session alive."""
         self._others: dict[int, tuple[int, float]] = {}
         """Other sessions: the beats last seen, and when this session first saw that number."""
 
@@ -199,6 +208,11 @@ class SqliteRegistry:
     @property
     def lost(self) -> asyncio.Event:
         return self._lost
+
+    def may_be_over(self) -> bool:
+        return self._lost.is_set() or (
+            not self._alone and self._clock.monotonic() - self._proven >= self._timeout * _DOUBTFUL_AFTER
+        )
 
     async def open(self) -> None:
         await self._store.open()
@@ -279,6 +293,7 @@ class SqliteRegistry:
         except SessionLost:
             self._lose(session)
             raise
+        self._proven = max(self._proven, now)
         self._alone = not others
         seen = self._others
         self._others = {
@@ -292,8 +307,9 @@ class SqliteRegistry:
                     _log.warning("ended registry session %d: %s", other, why)
 
     async def _begin(self) -> None:
-        tree, former = self._store.tree, self._session
+        tree, former, now = self._store.tree, self._session, self._clock.monotonic()
         self._session = await self._store.change(tree.begin_session)
+        self._proven = now
         if former:
             await self._store.run(tree.release_lock, former)
         self._others = {}
@@ -342,5 +358,10 @@ def _beat_and_look(tree: SqliteTree, session: int) -> tuple[dict[int, int], set[
     if others.pop(session, None) is None:
         raise SessionLost(f"session {session} has expired")
     if others:
-        tree.beat(session)
+        try:
+            tree.beat(session)
+        except (sqlite3.Error, OSError, Unavailable) as error:
+            if not is_full(error):
+                raise
+            _log.warning("no heartbeat of registry session %d, since the disk is full: %s", session, error)
     return others, {other for other in others if tree.is_dead(other)}

@@ -83,7 +83,7 @@ def unavailable(error: sqlite3.Error | OSError, where: str = "") -> Unavailable:
     return (Damaged if damaged else Unavailable)(f"{where}: {error}" if where else str(error))
 
 
-def _is_full(error: BaseException) -> bool:
+def is_full(error: BaseException) -> bool:
     """Whether the disk was full: SQLite says so, or it could not extend one of its files."""
     cause = error if isinstance(error, sqlite3.Error) else error.__cause__
     code = getattr(cause, "sqlite_errorcode", None)
@@ -161,7 +161,7 @@ class SqliteTree:
         try:
             return work()
         except (sqlite3.Error, Unavailable, Ambiguous) as error:
-            if not (self._reserve and _is_full(error) and allowed() and self._reserve.release()):
+            if not (self._reserve and is_full(error) and allowed() and self._reserve.release()):
                 raise
             _log.warning("the disk is full: using the space that is kept back for the registry")
         return work()

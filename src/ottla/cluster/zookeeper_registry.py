@@ -96,6 +96,9 @@ class ZooKeeperRegistry:
     def lost(self) -> asyncio.Event:
         return self._current().lost
 
+    def may_be_over(self) -> bool:
+        return self._session is None or self._session.is_lost()
+
     async def open(self) -> None:
         self._session = await self._begin()
 
@@ -315,7 +318,9 @@ class _Session:
                 self.send(self.client.exists_async, ROOT, partial(self._answered, self._clock.monotonic()))
             except RegistryError:
                 _log.debug("no heartbeat: not connected to %s", self._hosts)
-            await asyncio.sleep(self._timeout / _BEATS_IN_A_TIMEOUT)
+            # Not later than the session has to be given up.
+            left = self._proven + self._timeout * _LOST_AFTER - self._clock.monotonic()
+            await asyncio.sleep(max(min(self._timeout / _BEATS_IN_A_TIMEOUT, left), 0.0))
 
     def _answered(self, sent: float) -> None:
         self._proven = max(self._proven, sent)

@@ -40,6 +40,12 @@ logger = logging.getLogger("ottla.partition")
 
 RunInThread = Callable[[Callable[[], int]], "Future[int]"]
 WriteInThread = Callable[[Callable[[], None]], Awaitable[None]]
+IsFenced = Callable[[], bool]
+"""Whether this broker may have been replaced without knowing."""
+
+
+def never() -> bool:
+    return False
 
 
 class Isolation(IntEnum):
@@ -72,6 +78,7 @@ class Partition:
         "_flush_outcome",
         "_flushing",
         "_in_thread",
+        "_is_fenced",
         "_is_slow",
         "_purgatory",
         "_turn",
@@ -96,6 +103,7 @@ class Partition:
         *,
         write_in_thread: WriteInThread | None = None,
         disk: SlowDisk | None = None,
+        is_fenced: IsFenced = never,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -108,6 +116,7 @@ class Partition:
         self._in_thread = in_thread
         self._write_in_thread = write_in_thread
         self._disk = disk or SlowDisk()
+        self._is_fenced = is_fenced
         self._is_slow = False
         self._turn = asyncio.Lock()  # of writes in threads
         self._closed = False
@@ -382,6 +391,8 @@ class Partition:
         state = self.state
         if state.leader_epoch != leader_epoch or state.leader != state.local_id:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} has another leader")
+        if self._is_fenced():
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker may have been replaced")
         if not all_replicas:
             return state.local_end >= end_offset
         if state.high_watermark >= end_offset:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.schema import ZERO_UUID
-from ottla.replication.partition import Partition, RunInThread, WriteInThread
+from ottla.replication.partition import IsFenced, Partition, RunInThread, WriteInThread, never
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import Assignment, ReplicaState
 from ottla.replication.slow_disk import SlowDisk
@@ -69,12 +69,16 @@ class Replicas:
         purgatory: Purgatory,
         in_thread: RunInThread,
         write_in_thread: WriteInThread | None = None,
+        *,
+        is_fenced: IsFenced = never,
     ) -> None:
+        """While `is_fenced` nothing is led here, whatever the cluster image says."""
         self._local_id = local_id
         self._directory = directory
         self._purgatory = purgatory
         self._in_thread = in_thread
         self._write_in_thread = write_in_thread
+        self._is_fenced = is_fenced
         self.disk = SlowDisk()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._known: dict[str, TopicAssignment] = {}
@@ -110,7 +114,7 @@ class Replicas:
         partition = self.get(topic, index)
         if current_leader_epoch >= 0:
             partition.check_epoch(current_leader_epoch)
-        if not partition.state.is_leader:
+        if not partition.state.is_leader or self._is_fenced():
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
@@ -121,6 +125,8 @@ class Replicas:
 
     def led(self, topic: str) -> list[Partition]:
         """The partitions of a topic that this broker leads and has a sound log of."""
+        if self._is_fenced():
+            return []
         plan = self._known.get(topic)
         found = (self._partitions.get((topic, index)) for index in range(len(plan.partitions) if plan else 0))
         return [p for p in found if p is not None and p.state.is_leader and p.log.failure is None]
@@ -260,6 +266,7 @@ class Replicas:
                 self._in_thread,
                 write_in_thread=self._write_in_thread,
                 disk=self.disk,
+                is_fenced=self._is_fenced,
             )
             self._partitions[topic.name, index] = partition
         partition.require_in_sync(min_insync_replicas)

@@ -59,6 +59,9 @@ class FaultyRegistry:
     def lost(self) -> asyncio.Event:
         return self._inner.lost
 
+    def may_be_over(self) -> bool:
+        return self._inner.may_be_over()
+
     async def open(self) -> None:
         await self._inner.open()
 

@@ -11,6 +11,7 @@ import pytest
 from ottla.cluster.image import BrokerNode
 from ottla.cluster.layout import broker_path, prepare
 from ottla.cluster.registration import BrokerIdInUse, Registration
+from ottla.cluster.registry import Unavailable
 from ottla.cluster.sqlite_registry import SqliteStore
 from unit.cluster.members import (
     FaultyRegistry,
@@ -112,3 +113,63 @@ async def test_a_broker_whose_session_expired_registers_with_a_new_epoch() -> No
     await registration.stop()
     await one.close()
     await two.close()
+
+
+async def test_a_broker_takes_the_node_of_its_own_earlier_session_back() -> None:
+    """The registry need not have noticed the end of that session."""
+    store = SqliteStore(None)
+    one, two = await open_session(store), await open_session(store)
+    await prepare(one, random.Random(0))
+    for session in (one, two):
+        await session._stop_ticking()
+    registration = Registration(one, BROKER)
+    epoch = await registration.start()
+    former = one.session_id
+    one._lose(former)
+    assert not registration.is_held
+    assert (await two.get(broker_path(7))).owner == former
+    await until(lambda: registration.broker.epoch > epoch)
+    assert registration.is_held
+    assert (await two.get(broker_path(7))).owner == one.session_id != former
+    await registration.stop()
+    await one.close()
+    await two.close()
+
+
+async def test_a_new_session_alone_is_no_registration() -> None:
+    session = await open_session()
+    await prepare(session, random.Random(0))
+    registration = Registration(session, BROKER)
+    await registration.start()
+    await registration.stop()
+    session._lose(session.session_id)
+    await session.renew()
+    assert not session.may_be_over() and not registration.is_held
+    await session.close()
+
+
+async def test_a_broker_that_cannot_register_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ottla.cluster.registration._RETRY_SECONDS", 0.001)
+    session = await open_session()
+    await prepare(session, random.Random(0))
+    registration = Registration(session, BROKER)
+    await registration.start()
+    attempts = 0
+
+    async def refused() -> int:
+        nonlocal attempts
+        attempts += 1
+        raise Unavailable("the registry is away")
+
+    renew, session.renew = session.renew, refused  # type: ignore[method-assign]
+    session._lose(session.session_id)
+    await until(lambda: attempts > 20)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
+        "broker 7 cannot register again yet: the registry is away"
+    ]
+    session.renew = renew  # type: ignore[method-assign]
+    await until(lambda: registration.is_held)
+    await registration.stop()
+    await session.close()

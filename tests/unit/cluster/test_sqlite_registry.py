@@ -136,6 +136,61 @@ async def test_a_hung_session_that_expired_notices_and_cannot_write(tmp_path: Pa
     await hung.close()
 
 
+async def test_a_session_that_cannot_beat_may_be_over_before_another_one_ends_it(tmp_path: Path) -> None:
+    path, clock = tmp_path / "registry.sqlite", ManualClock()
+    cut, other = (SqliteRegistry(SqliteStore(path), clock=clock, session_timeout=10) for _ in range(2))
+    for session in (cut, other):
+        await session.open()
+        await session._stop_ticking()
+    await cut.beat()
+    await other.beat()
+    await cut.commit([Create("/cut", ephemeral=True)])
+    clock.advance(8_900)
+    await other.beat()
+    assert not cut.may_be_over()
+    clock.advance(100)
+    await other.beat()
+    assert cut.may_be_over() and not other.may_be_over()
+    assert await other.exists("/cut")
+    await cut.beat()
+    assert not cut.may_be_over()
+    await cut.close()
+    await other.close()
+
+
+async def test_a_lone_session_is_not_over_however_long_its_file_does_not_answer(tmp_path: Path) -> None:
+    clock = ManualClock()
+    registry = SqliteRegistry(SqliteStore(tmp_path / "registry.sqlite"), clock=clock, session_timeout=10)
+    await registry.open()
+    await registry._stop_ticking()
+    await registry.beat()
+    clock.advance(1_000_000)
+    assert not registry.may_be_over()
+    await registry.close()
+
+
+async def test_sessions_that_share_a_full_disk_are_not_over(tmp_path: Path) -> None:
+    path, clock = tmp_path / "registry.sqlite", ManualClock()
+    one, other = (SqliteRegistry(SqliteStore(path), clock=clock, session_timeout=10) for _ in range(2))
+    for session in (one, other):
+        await session.open()
+        await session._stop_ticking()
+    await one.beat()
+
+    def beat(session: int) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    one._store.tree.beat = beat  # type: ignore[method-assign]
+    clock.advance(9_500)
+    assert one.may_be_over()
+    await one.beat()
+    assert not one.may_be_over()
+    await one.close()
+    await other.close()
+
+
 async def test_an_idle_lone_session_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "registry.sqlite"
     clock = ManualClock()

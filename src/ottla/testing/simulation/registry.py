@@ -260,6 +260,11 @@ class SimulatedSession:
     def lost(self) -> asyncio.Event:
         return self._lost
 
+    def may_be_over(self) -> bool:
+        if self._now() - self._answered >= self._server.session_timeout * _LOST_AFTER:
+            self._lose(self._session)
+        return self._lost.is_set()
+
     async def open(self) -> None:
         await self._begin()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="registry session")
@@ -367,9 +372,7 @@ class SimulatedSession:
 
     def _check_clock(self) -> None:
         """SessionLost when there was no answer for too long: the server may have given the session up."""
-        if self._now() - self._answered >= self._server.session_timeout * _LOST_AFTER:
-            self._lose(self._session)
-        if self._lost.is_set():
+        if self.may_be_over():
             raise SessionLost(f"session {self._session} has expired")
 
     async def _tick(self) -> None:
