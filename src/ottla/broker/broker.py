@@ -344,7 +344,13 @@ class Broker:
         await self.fetching.stop()
         await self._leave_cluster()
         self.inspections.close()
-        await self.replicas.end_writes()
+        if hanging := await self.replicas.end_writes():
+            # Their logs have no clean end, and closing them would wait for the same disk.
+            self.directory.abandon(hanging)
+            self._threads.shutdown(wait=False)
+            self._writers.shutdown(wait=False)
+            logger.error("broker %d stopped while writes hang; its next start recovers logs", self.node_id)
+            return
         marks = {(p.topic, p.index): p.high_watermark for p in self.replicas}
         await self.in_thread(partial(self.directory.close, marks))
         self._threads.shutdown()

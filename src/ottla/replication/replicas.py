@@ -40,12 +40,15 @@ _HANGING_WRITE_SECONDS = 5.0
 """So long a partition that goes waits for a write to it. One that hangs may not keep others from theirs."""
 
 
-async def _end_writes(partitions: Iterable[Partition], seconds: float | None = None) -> None:
-    """Begin no further write to these logs, and return when those that threads are doing have ended."""
+async def _end_writes(partitions: Iterable[Partition], seconds: float) -> list[Partition]:
+    """Begin no further write to these logs, and return when those that threads are doing have ended.
+
+    After so many seconds they are not waited for any longer; those partitions are returned.
+    """
     loop = asyncio.get_running_loop()
     ends = {loop.create_task(p.writes_ended()): p for p in partitions if p.close()}
     if not ends:
-        return
+        return []
     _, hanging = await asyncio.wait(ends, timeout=seconds)
     for end in hanging:
         end.cancel()
@@ -55,6 +58,7 @@ async def _end_writes(partitions: Iterable[Partition], seconds: float | None = N
             partition.topic,
             partition.index,
         )
+    return [ends[end] for end in hanging]
 
 
 ConfigOf = Callable[[str], Mapping[str, Any]]
@@ -198,9 +202,13 @@ class Replicas:
             for partition in partitions:
                 partition.wake_all()
 
-    async def end_writes(self) -> None:
-        """Let the writes that threads are doing end, and begin no other: the logs are about to be closed."""
-        await _end_writes(self)
+    async def end_writes(self) -> list[tuple[str, int]]:
+        """Let the writes that threads are doing end, and begin no other: the logs are about to be closed.
+
+        The partitions to which a write hangs: their logs cannot be closed.
+        """
+        hanging = await _end_writes(self, _HANGING_WRITE_SECONDS)
+        return [(partition.topic, partition.index) for partition in hanging]
 
     def set_strays_aside(self, topics: Mapping[str, TopicAssignment]) -> list[str]:
         """Take out logs that no topic of the image claims, and keep their folders for a while. Blocks."""

@@ -13,7 +13,7 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from ottla.clock import Clock
@@ -328,11 +328,17 @@ class LogDirectory:
                 logger.error("%s: the next start will scan the logs: %s", self.path, problem)
         self._release()
 
-    def abandon(self) -> None:
-        """Let go of everything as it is, as a crash would."""
-        for log in self.logs.values():
-            log.close(clean=False)
-        self._release()
+    def abandon(self, in_use: Collection[tuple[str, int]] = ()) -> None:
+        """Let go of everything as it is, as a crash would.
+
+        Files of logs that are `in_use` stay open. Then the folder stays locked until this process ends, so
+        that a write which hangs does not meet another broker's records.
+        """
+        for key, log in self.logs.items():
+            if key not in in_use:
+                log.close(clean=False)
+        if not in_use:
+            self._release()
 
     def _release(self) -> None:
         if self._lock is not None:

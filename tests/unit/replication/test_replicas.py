@@ -183,6 +183,22 @@ def test_a_write_that_hangs_does_not_keep_its_topic_from_being_deleted(
     on_a_loop_with_writers(test)
 
 
+def test_a_write_that_hangs_does_not_keep_the_broker_from_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas_module, "_HANGING_WRITE_SECONDS", 0.05)
+
+    async def test(replicas: Replicas, directory: LogDirectory, writes: HangingWrites) -> None:
+        partition = opened(replicas, flush_messages=2**63 - 1)
+        write = asyncio.ensure_future(partition.append_in_thread(batch(), lambda: None))
+        await writes.began.wait()
+        assert await asyncio.wait_for(replicas.end_writes(), 10) == [("t", 0)]
+        directory.abandon([("t", 0)])
+        writes.go_on.set()
+        await asyncio.wait([write])
+        assert await replicas.end_writes() == []
+
+    on_a_loop_with_writers(test)
+
+
 def test_a_replica_that_moved_to_another_broker_goes() -> None:
     async def test(replicas: Replicas, directory: LogDirectory, writes: HangingWrites) -> None:
         opened(replicas, flush_messages=2**63 - 1)
