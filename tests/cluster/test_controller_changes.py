@@ -18,6 +18,7 @@ from ottla.protocol.messages.alter_partition import AlterPartitionRequest
 from ottla.protocol.messages.begin_shutdown import BeginShutdownRequest
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectTopic
 from ottla.protocol.messages.fetch_image import FetchImageRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.forward import ForwardRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.schema import Request
@@ -203,3 +204,17 @@ async def test_a_cluster_on_zookeeper_survives_its_controller(tmp_path: Path) ->
         await cluster.settled()
         await until(lambda: set(cluster.brokers[stopped].image.topics) == {"t", "u"})
         assert len(await _consume(cluster, "t", partitions=6, count=30)) == 30
+
+
+async def test_a_client_that_looks_for_a_coordinator_is_answered_soon_without_a_controller(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start(1, 2, 3)
+        await cluster.settled()
+        for broker in cluster.brokers.values():
+            await broker.controller.stop()
+        for broker_id in cluster.brokers:
+            async with asyncio.timeout(10):
+                answer = await cluster.call(broker_id, FindCoordinatorRequest(key="g"), version=3)
+            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

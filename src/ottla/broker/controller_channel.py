@@ -131,8 +131,13 @@ class ControllerChannel:
                 await self._caught_up(answer.image_version)
         return response, answer.image_version
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> Outcome[str]:
-        """Create topics for this broker itself. The results are their names."""
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, timeout: float = _REQUEST_SECONDS, search: float | None = None
+    ) -> Outcome[str]:
+        """Create topics for this broker itself. The results are their names.
+
+        NOT_CONTROLLER when no controller was found in `search` seconds, of `timeout` in all.
+        """
 
         async def local() -> Outcome[str]:
             outcome = await self._controller.create_topics(topics)
@@ -157,7 +162,7 @@ class ControllerChannel:
                 results.append(ApiError(error_of(code), message) if code else topic.name)
             return Outcome(version, results)
 
-        return await self._at_controller(local, remote, FORWARDS, _REQUEST_SECONDS)
+        return await self._at_controller(local, remote, FORWARDS, timeout, search=search)
 
     async def leaders_follow(
         self, version: int, leaders: Collection[int], timeout: float = LEADERS_SECONDS
@@ -223,14 +228,17 @@ class ControllerChannel:
         use: str,
         timeout: float,
         *,
+        search: float | None = None,
         repeatable: bool = False,
     ) -> T:
         """What the controller answers: this broker (`local`) or another (`remote`, in the seconds left).
 
-        NOT_CONTROLLER if none was reached in time, REQUEST_TIMED_OUT if it may have carried the request out.
+        NOT_CONTROLLER if none was reached in time, or in `search` seconds; REQUEST_TIMED_OUT if it may have
+        carried the request out.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
+        search_end = deadline if search is None else loop.time() + search
         pause = _FIRST_PAUSE
         while not self._closed:
             moved, controller = self._location.moved, self._location.remote
@@ -249,12 +257,11 @@ class ControllerChannel:
                     ) from None
             except (UnsupportedByPeer, codec.Malformed) as error:
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
-            left = deadline - loop.time()
-            if left <= 0:
-                break
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(pause, left)):
+                async with asyncio.timeout_at(min(loop.time() + pause, search_end)):
                     await moved.wait()
+            if loop.time() >= search_end:
+                break
             pause = min(2 * pause, _LONGEST_PAUSE)
         raise ApiError(ErrorCode.NOT_CONTROLLER)
 

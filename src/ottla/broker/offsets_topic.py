@@ -26,6 +26,10 @@ from ottla.protocol.errors import ApiError, ErrorCode
 
 logger = logging.getLogger("ottla.groups")
 
+_SEARCH_SECONDS = 1.0
+"""So long a controller is looked for. Clients ask again, and the connection of one is free meanwhile."""
+_TIMEOUT_SECONDS = 5.0
+
 
 class OffsetsTopicCreation(
     ChannelAccess, ClientLogging, Configuration, GroupAccess, ImageAccess, ImageFollowing, Protocol
@@ -47,7 +51,7 @@ async def make_offsets_topic(broker: OffsetsTopicCreation) -> None:
         },
     )
     try:
-        outcome = await broker.channel.create_topics([new])
+        outcome = await broker.channel.create_topics([new], timeout=_TIMEOUT_SECONDS, search=_SEARCH_SECONDS)
     except ApiError as error:
         raise _refused(broker, error) from error
     (result,) = outcome.results

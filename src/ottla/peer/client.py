@@ -126,6 +126,9 @@ class PeerClient:
     async def call(self, request: Request, *, timeout: float, version: int | None = None) -> Any:
         """Send `request` and wait for its response. PeerUnreachable when none comes within `timeout` seconds,
         UnsupportedByPeer when the peer does not offer it."""
+        if timeout <= 0:
+            reason = f"no time was left to send {type(request).__name__}"
+            raise PeerUnreachable(self.address, reason, maybe_done=False)
         deadline = asyncio.get_running_loop().time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
