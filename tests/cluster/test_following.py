@@ -147,3 +147,18 @@ async def test_a_topic_is_created_by_asking_any_broker_for_it(tmp_path: Path) ->
         (topic,) = (await cluster.call(other, request)).topics
         assert not topic.error_code
         assert len(topic.partitions) == 4
+
+
+async def test_groups_have_a_coordinator_when_enough_brokers_are_there_for_its_topic(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, settings={"offsets.topic.replication.factor": 2}) as cluster:
+        await cluster.start(1)
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+        (found,) = (await cluster.call(1, request)).coordinators
+        assert (found.error_code, found.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+        assert "__consumer_offsets" not in cluster.brokers[1].image.topics
+        await cluster.start(2)
+        await cluster.settled()
+        (found,) = (await cluster.call(2, request)).coordinators
+        assert not found.error_code
+        topic = cluster.brokers[2].image.topics["__consumer_offsets"]
+        assert {len(state.replicas) for state in topic.partitions} == {2}

@@ -161,3 +161,27 @@ def test_a_coordinator_that_stood_still_answers_nothing_from_its_old_state(is_co
             assert group not in {each.group_id for each in listed.groups}
             brokers.wait_until_in_sync(OFFSETS_TOPIC)
             assert committed_offsets(new, group)[TOPIC, 0].offset == 7
+
+
+def test_commits_are_refused_while_too_few_replicas_are_in_sync() -> None:
+    with cluster() as brokers:
+        with Wire(brokers.bootstrap_servers) as wire:
+            commit(wire, "g", 5)
+            leader = coordinator(wire, "g")
+        others = [node for node in brokers.brokers if node != leader]
+        for node in others:
+            brokers.kill(node)
+        with Wire(brokers[leader].direct_servers) as wire:
+
+            def is_refused() -> bool:
+                """The first one may still wait for followers that are about to leave the in-sync set."""
+                answer = wire.call(commit_request("g", 6), version=9)
+                return bool(answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+            until(is_refused)
+        for node in others:
+            brokers[node].start()
+        brokers.wait_until_in_sync(OFFSETS_TOPIC)
+        with Wire(brokers.bootstrap_servers) as wire:
+            commit(wire, "g", 7)
+            assert committed_offsets(wire, "g")[TOPIC, 0].offset == 7
