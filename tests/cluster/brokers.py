@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from ottla.broker.broker import Broker
 from ottla.clock import SystemClock
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.registry import Operation, Registry, Stat, Unavailable
 from ottla.cluster.sqlite_registry import SqliteRegistry, SqliteStore
 from ottla.config.values import BrokerConfig
@@ -116,6 +117,11 @@ class Cluster:
         """The active controller, by its own account."""
         (active,) = [broker_id for broker_id, broker in self.brokers.items() if broker.controller.active]
         return active
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest that a broker acts on. There is one while the controller changes, too."""
+        return max((broker.image for broker in self.brokers.values()), key=lambda image: image.version)
 
     @property
     def others(self) -> list[int]:

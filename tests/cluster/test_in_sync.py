@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def isr_of(cluster: Cluster, topic: str = "t") -> set[int]:
-    state = cluster.brokers[cluster.controller].image.partition(topic, 0)
+    state = cluster.image.partition(topic, 0)
     assert state is not None
     return set(state.isr)
 

@@ -17,7 +17,7 @@ from ottla.storage.directory_checkpoints import BOOT_ID_FILE
 
 
 def state_of(cluster: Cluster) -> PartitionState:
-    state = cluster.brokers[cluster.controller].image.partition("t", 0)
+    state = cluster.image.partition("t", 0)
     assert state is not None
     return state
 

@@ -87,7 +87,7 @@ async def test_all_replicas_have_the_records_byte_for_byte(tmp_path: Path) -> No
 
 
 def leader_of(cluster: Cluster, topic: str, index: int = 0) -> int:
-    state = cluster.brokers[cluster.controller].image.partition(topic, index)
+    state = cluster.image.partition(topic, index)
     assert state is not None
     return state.leader
 
@@ -201,7 +201,7 @@ async def test_a_topic_that_is_deleted_and_made_again_is_replicated_anew(tmp_pat
         ).responses
         assert not deleted.error_code
         await until(lambda: not any(broker.directory.logs for broker in cluster.brokers.values()))
-        assert not any(len(broker.fetching) for broker in cluster.brokers.values())
+        await until(lambda: not any(len(broker.fetching) for broker in cluster.brokers.values()))
         await cluster.create_topic(2, "t", partitions=2, factor=3)
         await produce(cluster, "t", [b"new"] * 10)
         await until(lambda: are_equal(cluster, "t"))
