@@ -124,6 +124,8 @@ async def test_a_leader_that_cannot_reach_the_registry_is_fenced_before_another_
         assert await write(cluster, old, acks=1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert error_of((await read(cluster, old)).error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert await newest_offset(cluster, old) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        described = (await cluster.topic(old, topic)).partitions[0]
+        assert (described.leader_id, described.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
         new = led_by(other, topic)
         assert await write(cluster, new, acks=-1) is ErrorCode.NONE
         cut.end()
@@ -156,6 +158,7 @@ async def test_a_coordinator_that_cannot_reach_the_registry_coordinates_no_group
         await cut.begin()
         await until(lambda: cluster.brokers[found]._membership.is_fenced())
         assert await offsets_of_a_group(cluster, found) is ErrorCode.NOT_COORDINATOR
+        assert (await cluster.call(found, request, version=3)).node_id == -1
         assert not cluster.brokers[found].controller.active
         cut.end()
         await until(lambda: not cluster.brokers[found]._membership.is_fenced())

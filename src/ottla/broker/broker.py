@@ -57,6 +57,7 @@ from ottla.broker.watchdog import Watchdog
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import (
     BROKER_CONFIG,
+    NO_LEADER,
     TOPIC_CONFIG,
     BrokerNode,
     ClusterImage,
@@ -416,6 +417,10 @@ class Broker:
     @property
     def image(self) -> ClusterImage:
         return self.follower.image
+
+    @property
+    def fenced_leader(self) -> int:
+        return self.node_id if self._fencing.is_fenced() else NO_LEADER
 
     async def caught_up(self, version: int) -> None:
         """Return when the image of `version` counts here, so that clients see its effect."""

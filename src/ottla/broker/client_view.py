@@ -2,7 +2,8 @@
 
 A broker that has no listener of that name cannot be reached by the client and is left out, as in Kafka. So
 the addresses of the listener for other brokers never reach a client. A fenced broker is registered but not in
-service: it is left out as well.
+service: it is left out as well. A broker that has fenced itself does not name itself as a leader, so that
+clients ask others.
 """
 
 from __future__ import annotations
@@ -43,10 +44,17 @@ class PartitionView(NamedTuple):
 class ClientView:
     """An image as it looks to a client on `listener` that speaks this version of Metadata."""
 
-    __slots__ = ("_version", "image", "reachable")
+    __slots__ = ("_fenced_leader", "_version", "image", "reachable")
 
-    def __init__(self, image: ClusterImage, listener: str, version: int = ALL_FIELDS) -> None:
+    def __init__(
+        self,
+        image: ClusterImage,
+        listener: str,
+        version: int = ALL_FIELDS,
+        fenced_leader: int = NO_LEADER,
+    ) -> None:
         self.image = image
+        self._fenced_leader = fenced_leader
         self.reachable = endpoints_on(image, listener)
         self._version = version
 
@@ -62,6 +70,8 @@ class ClientView:
         error, leader = 0, state.leader
         if leader not in self.reachable:
             error, leader = self._missing(leader), NO_LEADER
+        elif leader == self._fenced_leader:
+            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
         if self._version == 0 and offline:
             # There is no field for offline replicas yet: they are left out, and the error says so.
             replicas = [replica for replica in replicas if replica in self.reachable]

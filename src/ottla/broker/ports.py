@@ -52,6 +52,13 @@ class ImageAccess(Protocol):
         ...
 
 
+class SelfFencing(Protocol):
+    @property
+    def fenced_leader(self) -> int:
+        """This broker's id while it is fenced and leads nothing, whatever the image says; else NO_LEADER."""
+        ...
+
+
 class TopicNames(Protocol):
     def topic_name(self, topic_id: bytes) -> str | None: ...
 

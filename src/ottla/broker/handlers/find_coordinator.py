@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ottla.broker.client_view import endpoint_of
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.offsets_topic import OffsetsTopicCreation, make_offsets_topic
-from ottla.broker.ports import SlicedWork
+from ottla.broker.ports import SelfFencing, SlicedWork
 from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.coordinator.partitioning import partition_of
@@ -32,7 +32,7 @@ _BATCHED_SINCE = 4
 _Find = Callable[[str], Coordinator]
 
 
-class CoordinatorLookup(OffsetsTopicCreation, SlicedWork, Protocol):
+class CoordinatorLookup(OffsetsTopicCreation, SelfFencing, SlicedWork, Protocol):
     """The first lookup creates the topic that says where coordinators are."""
 
 
@@ -74,7 +74,7 @@ def _coordinator(broker: CoordinatorLookup, group_id: str, listener: str) -> Coo
     leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
     node = image.brokers.get(leader)
     endpoint = endpoint_of(node, listener) if node is not None and not node.fenced else None
-    if node is None or endpoint is None:
+    if node is None or endpoint is None or leader == broker.fenced_leader:
         return _none(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return Coordinator(key=group_id, node_id=node.id, host=endpoint.host, port=endpoint.port)
 

@@ -28,6 +28,7 @@ from ottla.broker.ports import (
     Configuration,
     ImageAccess,
     ImageFollowing,
+    SelfFencing,
     SlicedWork,
     Time,
 )
@@ -62,7 +63,15 @@ logger = logging.getLogger("ottla.metadata")
 
 
 class ClusterDescription(
-    ChannelAccess, ClientLogging, Configuration, ImageAccess, ImageFollowing, SlicedWork, Time, Protocol
+    ChannelAccess,
+    ClientLogging,
+    Configuration,
+    ImageAccess,
+    ImageFollowing,
+    SelfFencing,
+    SlicedWork,
+    Time,
+    Protocol,
 ):
     """The cluster, and the topics that come to be because a client asked for them."""
 
@@ -103,10 +112,14 @@ def metadata(
     return _by_name(broker, request, topics, context)
 
 
+def _view(broker: ClusterDescription, context: RequestContext) -> ClientView:
+    return ClientView(broker.image, context.listener, context.version, broker.fenced_leader)
+
+
 def _all_topics(
     broker: ClusterDescription, request: MetadataRequest, context: RequestContext
 ) -> Steps[MetadataResponse]:
-    cluster, found = ClientView(broker.image, context.listener, context.version), []
+    cluster, found = _view(broker, context), []
     for topic in cluster.image.topics.values():
         found.append(_topic(topic, cluster))
         yield
@@ -119,7 +132,7 @@ def _by_id(
     topics: Sequence[MetadataRequestTopic],
     context: RequestContext,
 ) -> Steps[MetadataResponse]:
-    cluster, unknown, known = ClientView(broker.image, context.listener, context.version), [], []
+    cluster, unknown, known = _view(broker, context), [], []
     for topic_id in dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID):
         topic = cluster.image.topics_by_id.get(topic_id)
         if topic is None:
@@ -222,7 +235,7 @@ def _named(
     context: RequestContext,
     throttled: frozenset[str] = frozenset(),
 ) -> Steps[MetadataResponse]:
-    cluster, known, unknown = ClientView(broker.image, context.listener, context.version), [], []
+    cluster, known, unknown = _view(broker, context), [], []
     for name in names:
         topic = cluster.image.topics.get(name)
         if topic is not None:
@@ -355,7 +368,7 @@ def describe_topic_partitions(
     is answered with the partitions that fit, a topic after the limit not at all.
     """
     image, cursor = broker.image, request.cursor
-    cluster = ClientView(image, context.listener)
+    cluster = ClientView(image, context.listener, fenced_leader=broker.fenced_leader)
     start = cursor.topic_name if cursor else ""
     asked = {topic.name for topic in request.topics}
     names = sorted(name for name in asked or image.topics if name >= start)
