@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from ottla.protocol.errors import ErrorCode, error_of
-from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
 from ottla.testing.simulation.world import World
 from simulation.clients import (
@@ -39,6 +40,8 @@ SECONDS = 60.0
 HEAL_SECONDS = 120.0
 TOPIC, PARTITIONS = "orders", 2
 GROUP = "readers"
+CONFIGS: list[dict[str, int]] = [{}, {"segment.ms": 5000}, {"flush.messages": 1}]
+"""What the topic is made with: one of these."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 100,
     "offsets.topic.num.partitions": 1,
@@ -122,7 +125,8 @@ class Run:
     async def _scenario(self) -> None:
         await asyncio.gather(*(self.faults.start(broker) for broker in self.brokers.values()))
         everything = [(TOPIC, n) for n in range(PARTITIONS)]
-        await self._create(self._client("admin"), TOPIC, PARTITIONS)
+        configs = self.world.rng("configs").choice(CONFIGS)
+        await self._create(self._client("admin"), TOPIC, PARTITIONS, configs)
         clients = self._start_clients(everything)
         faults = asyncio.create_task(self.faults.run(self._seconds, self._kinds))
         await self._unless_violated(faults, clients)
@@ -162,8 +166,15 @@ class Run:
 
     # -- topics ---------------------------------------------------------------------------------------
 
-    async def _create(self, client: ClusterClient, name: str, partitions: int) -> None:
-        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=3)
+    async def _create(
+        self, client: ClusterClient, name: str, partitions: int, configs: Mapping[str, int] | None = None
+    ) -> None:
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=3,
+            configs=[CreatableTopicConfig(name=k, value=str(v)) for k, v in (configs or {}).items()],
+        )
         while True:
             response = await answered(client, CreateTopicsRequest(topics=[topic], timeout_ms=5000))
             code = error_of(response.topics[0].error_code)

@@ -17,12 +17,14 @@ from random import Random
 
 from ottla.cluster import layout
 from ottla.cluster.registry import Node, RegistryError
+from ottla.replication.replicas import Replicas
 from ottla.testing.simulation.world import SimulatedBroker, World
 
 logger = logging.getLogger("ottla.simulation")
 
 _STOP_SECONDS = 60.0
 _START_AGAIN_SECONDS = 1.0
+_THREAD_START = 0.001
 Fault = Callable[[SimulatedBroker], Awaitable[None]]
 
 
@@ -52,6 +54,8 @@ class Faults:
             "slow": self._slow,
             "reset": self._reset,
             "disk": self._fail_disk,
+            "slow-disk": self._slow_down_disk,
+            "clock": self._set_clock,
             "rejoin": self._lose_while_joining,
             "depose": self._depose,
         }
@@ -305,6 +309,25 @@ class Faults:
         self.crash(broker)
         await self._start_again(broker)
 
+    async def _slow_down_disk(self, broker: SimulatedBroker) -> None:
+        """Its writes go to threads, and are done there after a while."""
+        loop = self._world.loop
+        loop.longest_thread_start = self._rng.uniform(0.05, 1.0)
+        end = loop.time() + self._a_while()
+        while loop.time() < end:
+            replicas: Replicas | None = getattr(broker.broker, "replicas", None)
+            if replicas is not None:
+                for replica in replicas:
+                    replicas.disk.wrote(replica.log.name, 0, 1.0, loop.time())
+            await asyncio.sleep(1.0)
+        loop.longest_thread_start = _THREAD_START
+
+    # -- clocks ---------------------------------------------------------------------------------------
+
+    async def _set_clock(self, broker: SimulatedBroker) -> None:
+        """Its wall clock jumps, and stays wrong."""
+        broker.skew_ms = broker.host.skew_ms = self._rng.randint(-600_000, 600_000)
+
     # -- the end --------------------------------------------------------------------------------------
 
     async def mend(self) -> None:
@@ -312,6 +335,7 @@ class Faults:
         self._world.network.mend()
         self._world.network.speed_up()
         self._world.registry.ambiguous = 0.0
+        self._world.loop.longest_thread_start = _THREAD_START
         for broker in self._brokers:
             broker.disk.heal()
             self._world.resume(broker.host)

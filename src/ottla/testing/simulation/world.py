@@ -152,6 +152,9 @@ class SimulatedBroker:
         self._power = world.rng(f"power of {name}")
         self._crashed = asyncio.Event()
         self.broker: Broker | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self.skew_ms = 0
+        """How wrong its wall clock is from the next start on."""
         self.starts = 0
 
     @property
@@ -165,12 +168,13 @@ class SimulatedBroker:
         self.disk = FaultyDisk(self._memory)
 
     async def start(self) -> None:
-        """Start the broker; it takes clients when this returns, unless it crashed meanwhile. A start that
-        fails is the end of its process."""
+        """Start the broker; it takes clients when this returns, unless it crashed or was stopped meanwhile.
+        A start that fails is the end of its process."""
         if self.broker is not None:
             raise RuntimeError(f"{self.name} runs already")
         world = self._world
         self.host = world.host(self.name)
+        self.host.skew_ms = self.skew_ms
         broker = Broker(
             self._config,
             clock=SimulatedClock(world.loop, self.host),
@@ -183,11 +187,11 @@ class SimulatedBroker:
         self.broker = broker
         self.starts += 1
         crashed = self._crashed = asyncio.Event()
-        starting = self.host.run(world.loop.create_task, broker.start())
+        starting = self._starting = self.host.run(world.loop.create_task, broker.start())
         crash = world.loop.create_task(crashed.wait())
         await asyncio.wait([starting, crash], return_when=asyncio.FIRST_COMPLETED)
         crash.cancel()
-        if starting.done() and not crashed.is_set():
+        if starting.done() and not starting.cancelled() and not crashed.is_set():
             try:
                 starting.result()
             except Exception:
@@ -196,16 +200,25 @@ class SimulatedBroker:
 
     async def stop(self) -> None:
         """Stop as on SIGTERM. Returns when the broker has stopped or crashed."""
-        broker = self.broker
-        if broker is not None:
-            world, crashed = self._world, self._crashed
+        broker, starting = self.broker, self._starting
+        if broker is None or starting is None:
+            return
+        world, crashed = self._world, self._crashed
+        if starting.done():
             stopping = self.host.run(world.loop.create_task, broker.stop())
-            crash = world.loop.create_task(crashed.wait())
-            await asyncio.wait([stopping, crash], return_when=asyncio.FIRST_COMPLETED)
-            crash.cancel()
-            if not crashed.is_set():
-                stopping.result()
-                self.broker = None
+        else:
+            starting.cancel()
+            stopping = starting
+        crash = world.loop.create_task(crashed.wait())
+        await asyncio.wait([stopping, crash], return_when=asyncio.FIRST_COMPLETED)
+        crash.cancel()
+        if crashed.is_set():
+            return
+        if stopping is starting:
+            self.crash()
+        else:
+            stopping.result()
+            self.broker = None
 
     def crash(self, *, power: bool = False, noticed: bool = True) -> None:
         """End the broker as kill -9 does. With `power`, what was not synced may be gone as well.
