@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.command import Command
+from conformance.command import LIMIT, Command
 
 
 @pytest.fixture
 def ottla() -> Command:
     return Command("127.0.0.1:1")
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -56,6 +64,16 @@ def test_a_single_broker_becomes_a_cluster_whose_registry_moves(ottla: Command, 
     with serving(ottla, data, "--brokers", "3") as ready:
         assert ready["cluster_id"] == cluster_id
         client = Command(ready["bootstrap"])
+        client.ok("topic", "replicate", "--all", "--factor", "3")
+        until(lambda: client("cluster", "status").code == 0, "all replicas to be in sync")
+        topics = json.loads(client.ok("topic", "list", "--internal", "--json").out)
+        assert {topic["name"]: topic["replication_factor"] for topic in topics} == {
+            "__consumer_offsets": 3,
+            "t": 3,
+        }
+        assert "has 3 replicas or more already" in client.ok("topic", "replicate", "t").out
+        refused = client("topic", "replicate", "t", "--factor", "4")
+        assert "4 replicas need as many brokers" in refused.err
         client.ok("produce", "t", input="c\n")
         assert client.ok("consume", "t", "--group", "g").out == "c\n"
     old, new = f"sqlite:{data}/cluster.sqlite", f"sqlite:{tmp_path}/moved.sqlite"

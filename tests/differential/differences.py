@@ -213,6 +213,12 @@ _QUORUM = (
         ["the metadata"],
         ["*high_watermark", "*log_end_offset", "nodes[0].listeners[0].*"],
     ),
+    Difference(
+        "Where there is no error there is no message; Kafka's is empty when no partition was named.",
+        ["reassignments.reassigning"],
+        ["nothing"],
+        ["error_message"],
+    ),
 )
 
 _NO_ELR = (

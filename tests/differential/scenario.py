@@ -37,7 +37,7 @@ SCENARIOS: dict[str, Scenario] = {}
 
 SPOKEN = (
     *(0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 37),
-    *(42, 43, 44, 47, 55, 57, 60, 61, 64, 68, 69, 74, 75),
+    *(42, 43, 44, 45, 46, 47, 55, 57, 60, 61, 64, 68, 69, 74, 75),
 )
 """The keys of the APIs that are compared; what else a broker speaks is its own affair."""
 

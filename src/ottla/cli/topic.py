@@ -1,4 +1,4 @@
-"""`ottla topic`: create, list, describe, delete, alter, add-partitions, compact."""
+"""`ottla topic`: create, list, describe, delete, alter, add-partitions, replicate, compact."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from ottla.cli.output import Column, count_text, print_fields, print_json, print
 if TYPE_CHECKING:
     from ottla.protocol.messages.metadata import MetadataResponseTopic
     from ottla.protocol_client.wire import Wire
+
+_REASSIGNED_AT_A_TIME = 1_000
 
 app = typer.Typer(
     help="Create, look at, change and delete topics.", no_args_is_help=True, rich_markup_mode=None
@@ -257,6 +259,64 @@ def alter(
     for setting in changed:
         where = "" if setting.source == 1 else f"  ({SOURCES.get(setting.source, 'unknown')})"
         write(f"{topic}: {setting.name}={setting.value}{where}\n")
+
+
+@app.command()
+def replicate(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Names of topics.", show_default=False)
+    ] = None,
+    factor: Annotated[
+        int, typer.Option("--factor", "-f", metavar="N", min=1, help="So many replicas of each partition.")
+    ] = 3,
+    every: Annotated[bool, typer.Option("--all", help="All topics, the broker's own included.")] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+) -> None:
+    """Raise the number of replicas of topics. Partitions that have as many stay as they are.
+
+    New replicas catch up from the leader; `ottla cluster status` shows when they are in sync. Until then a
+    partition may have fewer in-sync replicas than min.insync.replicas, and refuse acks=all.
+    """
+    from ottla.cli.replication import TooFewBrokers, raised
+    from ottla.protocol_client.admin import describe_cluster, reassign
+
+    if bool(topics) == every:
+        raise usage("name the topics, or give --all")
+    with connect(bootstrap, timeout) as wire:
+        known = wire.metadata().topics
+        wanted = known if every else [find_topic(wire, name) for name in topics or []]
+        names = sorted({topic.name or "" for topic in wanted})
+        replicas = {
+            (topic.name or "", each.partition_index): each.replica_nodes
+            for topic in known
+            for each in topic.partitions
+        }
+        brokers = describe_cluster(wire).brokers
+        racks = {each.broker_id: each.rack for each in brokers if not each.is_fenced}
+        chosen = sorted(each for each in replicas if each[0] in names)
+        try:
+            plan = raised(replicas, chosen, racks, factor)
+        except TooFewBrokers as error:
+            raise Failure(str(error), "Start more brokers, or give a smaller --factor.") from None
+        steps = list(plan.items())
+        for start in range(0, len(steps), _REASSIGNED_AT_A_TIME):
+            reassign(wire, dict(steps[start : start + _REASSIGNED_AT_A_TIME]))
+    if as_json:
+        print_json(
+            [{"topic": name, "partition": index, "replicas": to} for (name, index), to in plan.items()]
+        )
+        return
+    for name in names:
+        grown = sum(topic == name for topic, _ in plan)
+        if grown:
+            noun = "partition" if grown == 1 else "partitions"
+            write(
+                f"{name}: {count_text(grown)} {noun} with {factor} replicas now; new ones are catching up\n"
+            )
+        else:
+            write(f"{name} has {factor} replicas or more already\n")
 
 
 @app.command("add-partitions")

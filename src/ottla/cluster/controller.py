@@ -30,11 +30,13 @@ from ottla.cluster.image import (
     TOPIC_CONFIG,
     ClusterImage,
     ConfigResource,
+    PartitionState,
     TopicImage,
     first_version,
 )
 from ottla.cluster.image_writer import ImageWriter, not_written
 from ottla.cluster.leadership import Leadership, NotController, Term
+from ottla.cluster.reassignment import Reassignment
 from ottla.cluster.registry import Delete, Registry, RegistryError, SessionLost, Set, Unavailable
 from ottla.cluster.topic_rules import (
     ConfigCheck,
@@ -266,6 +268,13 @@ class Controller:
         """
         results = await self._elect(lambda: self._elections.elect_leaders(partitions, unclean=unclean))
         return self.image.version, results
+
+    async def reassign(
+        self, wanted: Sequence[Reassignment], *, same_factor: bool = False
+    ) -> Outcome[PartitionState]:
+        """Gives partitions more replicas, or others in front. ApiError if nothing could be done."""
+        results = await self._elect(lambda: self._elections.reassign(wanted, same_factor=same_factor))
+        return Outcome(self.image.version, results)
 
     async def _elect(self, work: Callable[[], Awaitable[T]]) -> T:
         async with self._lock:

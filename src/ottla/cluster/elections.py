@@ -33,6 +33,7 @@ from ottla.cluster.isr_requests import answer_alter_partition
 from ottla.cluster.layout import Loaded, Lost
 from ottla.cluster.liveness import Liveness
 from ottla.cluster.partition_rules import Brokers, prefer, settle, without_stale_elr
+from ottla.cluster.reassignment import Reassignment, reassigned
 from ottla.cluster.registry import Create, Operation, Set
 from ottla.cluster.topic_rules import TopicDefaults
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -352,6 +353,34 @@ class Elections:
             if new is state:
                 raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
         return new
+
+    # Replicas
+
+    async def reassign(
+        self, wanted: Iterable[Reassignment], *, same_factor: bool
+    ) -> list[PartitionState | ApiError]:
+        """Gives partitions more replicas; what each became, or why not."""
+        results: list[PartitionState | ApiError] = []
+        changed: dict[str, dict[int, PartitionState]] = {}
+        for looked_at, each in enumerate(wanted):
+            if looked_at % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
+            try:
+                min_isr, _ = self._rules_of(each.topic)
+                new = reassigned(each, self._image, min_isr=min_isr, same_factor=same_factor)
+            except ApiError as refusal:
+                results.append(refusal)
+                continue
+            results.append(new)
+            if new is not self._image.topics[each.topic].partitions[each.partition]:
+                changed.setdefault(each.topic, {})[each.partition] = new
+        if changed:
+            self._settled = None  # where elections are unclean, a new replica may lead
+        await self._writer.write_partitions(changed)
+        count = sum(map(len, changed.values()))
+        if count:
+            _log.info("%d partitions have other replicas now; those that are new catch up", count)
+        return results
 
     # In-sync sets
 

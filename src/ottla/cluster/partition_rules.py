@@ -145,6 +145,18 @@ def without_stale_elr(state: PartitionState, min_isr: int) -> PartitionState:
     )
 
 
+def with_replicas(state: PartitionState, replicas: tuple[int, ...], *, min_isr: int) -> PartitionState:
+    """The state with more replicas, or in another order. New ones are not in sync until the leader says so.
+
+    With more replicas `min.insync.replicas` may count for more. Who was not eligible by the old number of
+    replicas must not become so by the new one.
+    """
+    if replicas == state.replicas:
+        return state
+    elr = _valid_elr(state, min_isr)
+    return replace(state, replicas=replicas, elr=elr, partition_epoch=state.partition_epoch + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class WantedIsr:
     """What a leader asks for in AlterPartition: replicas and their broker epochs.

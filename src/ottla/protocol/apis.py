@@ -14,6 +14,10 @@ from ottla.protocol.messages.allocate_producer_ids import (
 )
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from ottla.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.begin_shutdown import BeginShutdownRequest, BeginShutdownResponse
 from ottla.protocol.messages.consumer_group_describe import (
@@ -62,6 +66,10 @@ from ottla.protocol.messages.list_config_resources import (
 )
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from ottla.protocol.messages.log_state import (
     CompactLogsRequest,
     CompactLogsResponse,
@@ -158,6 +166,8 @@ _ALL = (
     _api(DeleteGroupsRequest, DeleteGroupsResponse),
     _api(ElectLeadersRequest, ElectLeadersResponse),
     _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+    _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
     _api(OffsetDeleteRequest, OffsetDeleteResponse),
     _api(DescribeQuorumRequest, DescribeQuorumResponse),
     _api(AlterPartitionRequest, AlterPartitionResponse),

@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,
@@ -85,6 +90,23 @@ def grow_topic(wire: Wire, name: str, total: int) -> None:
         topics=[CreatePartitionsTopic(name=name, count=total, assignments=None)], timeout_ms=_timeout(wire)
     )
     _change(wire, request, lambda response: response.results)
+
+
+def reassign(wire: Wire, replicas: Mapping[tuple[str, int], Sequence[int]]) -> None:
+    """Give partitions, by topic and index, these replicas; the first is the preferred leader."""
+    by_topic: dict[str, list[ReassignablePartition]] = {}
+    for (topic, index), brokers in replicas.items():
+        partition = ReassignablePartition(partition_index=index, replicas=list(brokers))
+        by_topic.setdefault(topic, []).append(partition)
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name=topic, partitions=each) for topic, each in by_topic.items()],
+        timeout_ms=_timeout(wire),
+    )
+    _change(
+        wire,
+        request,
+        lambda response: [response, *(each for topic in response.responses for each in topic.partitions)],
+    )
 
 
 def alter_topic(wire: Wire, name: str, settings: Mapping[str, str], unset: Iterable[str] = ()) -> None:

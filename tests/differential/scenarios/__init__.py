@@ -12,6 +12,7 @@ from differential.scenarios import (
     produce,
     producers,
     quorum,
+    reassignments,
     topics,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "produce",
     "producers",
     "quorum",
+    "reassignments",
     "topics",
 ]

@@ -12,6 +12,7 @@ from ottla.cluster.partition_rules import (
     is_unclean,
     prefer,
     settle,
+    with_replicas,
     without_stale_elr,
 )
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -301,3 +302,23 @@ def test_who_was_eligible_under_a_higher_minimum_does_not_lead_under_a_lower_one
     state = partition(isr=(1,), elr=(2, 3))
     new = settle(state, brokers(2, 3), min_isr=1)
     assert (new.leader, new.isr, new.elr, new.leader_epoch) == (1, (1,), (), 5)
+
+
+# More replicas
+
+
+def test_added_replicas_are_not_in_sync_and_nothing_is_elected() -> None:
+    grown = with_replicas(partition((1,)), (2, 1, 3), min_isr=2)
+    assert grown == PartitionState((2, 1, 3), (1,), 1, 5, 10)
+    assert settle(grown, brokers(2, 3), min_isr=2) is grown, "an empty replica does not lead"
+
+
+def test_who_was_not_eligible_by_the_old_number_of_replicas_is_not_by_the_new_one() -> None:
+    stale = partition((1, 2), isr=(1,), elr=(2,))
+    assert with_replicas(stale, (1, 2, 3), min_isr=1).elr == ()
+    assert with_replicas(stale, (1, 2, 3), min_isr=2).elr == (2,)
+
+
+def test_the_same_replicas_change_nothing() -> None:
+    state = partition()
+    assert with_replicas(state, (1, 2, 3), min_isr=2) is state

@@ -19,6 +19,7 @@ from ottla.cluster.partition_rules import (
     is_unclean,
     prefer,
     settle,
+    with_replicas,
     without_stale_elr,
 )
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -228,6 +229,19 @@ class PartitionLife(RuleBasedStateMachine):
     def set_min_isr(self, min_isr: int) -> None:
         self.take(without_stale_elr(self.state, min_isr), self.brokers())
         self.min_isr = min_isr
+        self.settle()
+
+    @rule(broker=broker_ids, in_front=st.booleans())
+    def add_replica(self, broker: int, in_front: bool) -> None:
+        """Its log may be anything: it held the partition once, or nothing."""
+        old = self.state
+        if broker in old.replicas:
+            return
+        replicas = (broker, *old.replicas) if in_front else (*old.replicas, broker)
+        new = with_replicas(old, replicas, min_isr=self.min_isr)
+        assert (new.isr, new.leader, new.leader_epoch) == (old.isr, old.leader, old.leader_epoch)
+        assert new.partition_epoch == old.partition_epoch + 1
+        self.state = new
         self.settle()
 
     @rule()

@@ -46,6 +46,7 @@ from ottla.broker.handlers.metadata import (
 from ottla.broker.handlers.offsets import OffsetLookup, list_offsets, offset_for_leader_epoch
 from ottla.broker.handlers.produce import RecordWriting, produce
 from ottla.broker.handlers.producer_ids import ProducerIdAllocation, init_producer_id
+from ottla.broker.handlers.reassignments import list_partition_reassignments
 from ottla.protocol.apis import APIS
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
@@ -94,6 +95,7 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     32: describe_configs,
     35: describe_log_dirs,
     42: delete_groups,
+    46: list_partition_reassignments,
     47: offset_delete,
     60: describe_cluster,
     61: describe_producers,
