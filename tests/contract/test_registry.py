@@ -271,13 +271,13 @@ async def test_an_expired_session_cannot_write_until_it_is_renewed(place: Place)
     await place.expire(one, witness=two)
     with pytest.raises(SessionLost):
         await one.commit([Set("/ours", b"zombie")])
-    assert one.lost.is_set()
+    assert one.lost.is_set() and one.may_be_over()
     with pytest.raises(SessionLost):
         await one.get("/ours")
     assert (await two.get("/ours")).data == b""
     assert not await two.exists("/mine")
     assert await one.renew() != first
-    assert not one.lost.is_set()
+    assert not one.lost.is_set() and not one.may_be_over()
     assert await one.renew() == one.session_id
     await one.commit([Set("/ours", b"alive"), Create("/mine", ephemeral=True)])
     await close(one, two)

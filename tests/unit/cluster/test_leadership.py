@@ -171,3 +171,24 @@ async def test_a_controller_whose_session_expired_is_reelected_with_a_new_epoch(
     await controller.stop()
     await one.close()
     await two.close()
+
+
+async def test_a_controller_is_elected_again_while_its_own_earlier_session_still_holds_the_node() -> None:
+    store = SqliteStore(None)
+    one, two = await open_session(store), await open_session(store)
+    for session in (one, two):
+        await session._stop_ticking()
+    await prepare(one, random.Random(0))
+    first, other = Leadership(one, 1), Leadership(two, 2)
+    assert await first.campaign() is not None
+    former = one.session_id
+    one._lose(former)
+    first.resign("its session is lost")
+    await one.renew()
+    assert (await two.get(CONTROLLER)).owner == former
+    assert await other.campaign() is None
+    term = await first.campaign()
+    assert term is not None and term.epoch == 2
+    assert (await two.get(CONTROLLER)).owner == one.session_id
+    for session in (one, two):
+        await session.close()
