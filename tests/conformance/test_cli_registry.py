@@ -85,7 +85,7 @@ def test_a_single_broker_becomes_a_cluster_whose_registry_moves(ottla: Command, 
         assert (ready["cluster_id"], ready["registry"]) == (cluster_id, new)
         assert Command(ready["bootstrap"]).ok("consume", "t").out == "a\nb\nc\n"
         refused = ottla("registry", "copy", new, f"sqlite:{tmp_path}/third.sqlite")
-        assert "is registered and may be running" in refused.err
+        assert "brokers 1, 2, 3 are registered and may be running" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ def _refuse_running(nodes: Mapping[str, Node]) -> None:
     start = f"{layout.BROKER_IDS}/"
     running = [path.removeprefix(start) for path in nodes if path.startswith(start)]
     if running:
-        raise CannotCopy(f"broker {', '.join(running)} is registered and may be running")
+        who = f"broker {running[0]} is" if len(running) == 1 else f"brokers {', '.join(running)} are"
+        raise CannotCopy(f"{who} registered and may be running")
     held = [path for path, node in nodes.items() if node.owner]
     if held:
         raise CannotCopy(f"{held[0]} belongs to a broker that may be running")
