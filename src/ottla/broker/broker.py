@@ -105,6 +105,8 @@ class Broker:
         self.disk: Disk = disk or RealDisk()
         self._sockets: Sockets = sockets or SystemSockets()
         self._make_registry = registry or self._configured_registry
+        # Its registry is a file in its own folder: no other broker can take over from it.
+        self._is_lone = registry is None and config.is_default("ottla.registry")
         self._connector: Connector = connector or TcpConnector()
         self.node_id: int = config["node.id"]
         self.advertised = advertised_by(HANDLERS)
@@ -223,7 +225,9 @@ class Broker:
             count_members=lambda: self.groups.consumer_member_count(),
         )
         session_seconds = self.config["broker.session.timeout.ms"] / 1000
-        self._suspension = Suspension(self._loop.time, max_gap(session_seconds))
+        self._suspension = Suspension(
+            self._loop.time, float("inf") if self._is_lone else max_gap(session_seconds)
+        )
         self.groups = GroupCoordinator(
             group_settings(self.config),
             environment=self.group_environment,

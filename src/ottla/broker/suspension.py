@@ -6,6 +6,8 @@ What it appends is never committed, but a heartbeat or the offsets of a group ne
 the clock that are far apart make it suspect that it was replaced, and the suspicion ends when it has taken
 over an image that was the newest one after the gap (`ImageCheck`).
 
+A broker with a registry of its own cannot be replaced, and is never suspected.
+
 A look is taken several times a second, and before each request that must not be answered from old state. A
 broker that only cannot reach the others is not found by this: its leaderships are as good as its image.
 """

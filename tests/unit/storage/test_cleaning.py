@@ -350,6 +350,7 @@ class TestTrouble:
         strange[8:12] = (len(strange) - 12).to_bytes(4, "big")
         strange[17:21] = crc32c(bytes(strange[21:])).to_bytes(4, "big")
         strange[:8] = store.log.end_offset.to_bytes(8, "big")
+        strange[12:16] = store.log.leader_epochs.latest.to_bytes(4, "big")
         store.log.append_replicated(memoryview(strange))  # a leader would have refused it
         store.write((b"d", b"2"), (b"d", b"3"))
         before = read_all_whole(store)
