@@ -5,9 +5,10 @@ The limit is lowered for these, so that a few seconds are enough to go far beyon
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from attacks.attack import MB, Target, attack
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -59,9 +60,14 @@ def sessions_of_unknown_partitions(target: Target) -> None:
             client.receive_frame()
 
 
-@attack("1,000 connections with an unfinished frame of 60 KB", memory=48 * MB, settings=SMALL)
+# Small frames are received into a buffer of their connection: the number of connections bounds them.
+@attack("1,000 connections with an unfinished frame of 60 KB", memory=80 * MB, settings=SMALL)
 def unfinished_frames(target: Target) -> None:
     with ExitStack() as stack:
         for _ in range(1_000):
             client = stack.enter_context(target.client())
-            client.socket.sendall((60_000).to_bytes(4, "big") + b"\0" * 59_000)
+            with suppress(ConnectionError):  # cut off, to make room for the next
+                client.socket.sendall((60_000).to_bytes(4, "big") + b"\0" * 59_000)
+        with target.client() as other:  # answered when what was sent before has been read
+            for _ in range(20):
+                other.call(ApiVersionsRequest(), 0)
