@@ -156,7 +156,7 @@ async def test_a_coordinator_that_cannot_reach_the_registry_coordinates_no_group
         assert await offsets_of_a_group(cluster, found) is ErrorCode.NONE
         cut = Cut(cluster, found)
         await cut.begin()
-        await until(lambda: cluster.brokers[found]._membership.is_fenced())
+        await until(lambda: cluster.brokers[found]._fencing.is_fenced())
         assert await offsets_of_a_group(cluster, found) is ErrorCode.NOT_COORDINATOR
         assert (await cluster.call(found, request, version=3)).node_id == -1
         assert not cluster.brokers[found].controller.active

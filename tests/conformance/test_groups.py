@@ -157,7 +157,9 @@ def test_when_a_member_dies_the_others_take_over(
     anyone: type[Any], join: Joining, make_topic: Callable[..., str], bootstrap: str
 ) -> None:
     topic = make_topic(2)
-    dying = join(KcatMember, [topic], strategy=getattr(anyone, "strategy", "range,roundrobin"))
+    settings = getattr(anyone, "settings", {})
+    strategy = settings.get("partition.assignment.strategy", "range,roundrobin")
+    dying = join(KcatMember, [topic], strategy=strategy)
     living = join(anyone, [topic])
     until(shared([dying, living], {topic: 2}), [dying, living], "two shares")
     fill(bootstrap, topic, 2, 3)
