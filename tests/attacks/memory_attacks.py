@@ -60,8 +60,7 @@ def sessions_of_unknown_partitions(target: Target) -> None:
             client.receive_frame()
 
 
-# Small frames are received into a buffer of their connection: the number of connections bounds them.
-@attack("1,000 connections with an unfinished frame of 60 KB", memory=80 * MB, settings=SMALL)
+@attack("1,000 connections with an unfinished frame of 60 KB", memory=48 * MB, settings=SMALL)
 def unfinished_frames(target: Target) -> None:
     with ExitStack() as stack:
         for _ in range(1_000):

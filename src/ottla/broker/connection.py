@@ -190,6 +190,8 @@ class Connection:
         if self._claim is not None:
             self._host.memory.withdraw(self._claim)
             self._claim = None
+        # Its bytes go now: the connection and its sender know each other, and wait for the garbage collector.
+        self._early = bytearray()
         self._keep(0)
         # A process forked from this one holds the socket too: closing alone would leave the connection open.
         with suppress(OSError):  # the client may be gone already
