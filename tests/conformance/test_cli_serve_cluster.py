@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def runs(pid: int) -> bool:
     return "zombie" not in Path(f"/proc/{pid}/status").read_text()
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(
     ottla: Command, folder: Path, *options: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any], Path]]:
@@ -104,17 +104,25 @@ def test_brokers_stop_when_their_supervisor_is_killed(ottla: Command, tmp_path: 
         assert log.read_text().count("stopped cleanly") == 3
 
 
+def a_free_port_before_a_taken_one(held: contextlib.ExitStack) -> int:
+    """A port for one broker, followed by one that somebody listens on while `held` lasts."""
+    for _ in range(100):
+        free = ReservedPort()
+        held.callback(free.release)
+        taken = held.enter_context(socket.socket())
+        with contextlib.suppress(OSError):
+            taken.bind((free.host, free.number + 1))
+            taken.listen()
+            return free.number
+    raise AssertionError("found no two free ports in a row")
+
+
 def test_a_broker_that_cannot_start_ends_the_others(ottla: Command, tmp_path: Path) -> None:
-    port = ReservedPort()
-    options = ("--brokers", "2", "--listen", f"127.0.0.1:{port.number - 1}", "--data", str(tmp_path))
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", port.number))
-        taken.listen()
-        result = ottla("serve", *options)
-    port.release()
+    with contextlib.ExitStack() as taken:
+        first = a_free_port_before_a_taken_one(taken)
+        result = ottla("serve", "--brokers", "2", "--listen", f"127.0.0.1:{first}", "--data", str(tmp_path))
     assert result.code == 1
-    assert f"cannot listen on 127.0.0.1:{port.number}: the port is in use" in result.err
+    assert f"cannot listen on 127.0.0.1:{first + 1}: the port is in use" in result.err
     assert "error: broker 2 did not start: it ended with exit code 1" in result.err
 
 
@@ -158,6 +166,7 @@ def test_leaders_and_their_epochs_are_the_same_after_all_brokers_were_stopped(
         return [(p["partition"], p["leader"], p["leader_epoch"]) for p in described["partitions"]]
 
     found: list[list[tuple[int, int, int]]] = []
+    logs = ""
     for _ in range(3):
         with serving(ottla, tmp_path) as (process, ready, log):
             client = Command(ready["bootstrap"])
@@ -166,5 +175,6 @@ def test_leaders_and_their_epochs_are_the_same_after_all_brokers_were_stopped(
             found.append(leaders(ready["bootstrap"]))
             process.send_signal(signal.SIGINT)
             assert process.wait(LIMIT) == 0, log.read_text()
-    assert found == [found[0]] * 3
+            logs += log.read_text()
+    assert found == [found[0]] * 3, logs
     assert {leader for _, leader, _ in found[0]} == {1, 2, 3}
