@@ -143,8 +143,8 @@ class Controller:
             except BaseException:
                 self._leadership.resign("it could not read the cluster's state")
                 raise
-            others = loaded.image.brokers.keys() - {self._broker_id}
-            self.feed.reset(self._elections.begin(loaded, cluster_is_starting=at_start and not others))
+            # Others that are registered have just come, too: one from before would be the controller.
+            self.feed.reset(self._elections.begin(loaded, cluster_is_starting=at_start))
             return True
 
     async def _clear_leftovers(self, paths: Sequence[str]) -> None:

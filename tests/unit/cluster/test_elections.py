@@ -254,6 +254,21 @@ def test_the_first_broker_of_a_starting_cluster_waits_before_it_takes_over() -> 
     in_cluster(scenario)
 
 
+def test_brokers_that_start_at_the_same_time_wait_for_the_others_before_they_take_over() -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        await cluster.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+        before = cluster.image.topics["t"].partitions
+        cluster.kill(1, 2, 3)
+        await asyncio.gather(*(cluster.begin_start(number, Lost.NOTHING) for number in (1, 2)))
+        await cluster.until(lambda: cluster.unfenced == {1, 2})
+        assert cluster.image.topics["t"].partitions == before
+        await cluster.start(3)
+        await asyncio.sleep(2 * SESSION_SECONDS)
+        assert cluster.image.topics["t"].partitions == before
+
+    in_cluster(scenario)
+
+
 # Brokers that lost records
 
 
