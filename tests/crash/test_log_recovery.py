@@ -22,7 +22,8 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage import flushing
 from ottla.storage.files import RealDisk
 from ottla.storage.inspect import inspect_index, inspect_time_index
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import Store, from_producer, read_all
 
 LAST = "00000000000000000000.log"

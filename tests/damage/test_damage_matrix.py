@@ -33,7 +33,7 @@ from ottla.storage.cleaning.cleaner import Cleaner, clean_now
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
-from ottla.testing.disk import MemoryDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import T0, from_producer
 
 ROOT = Path("/data")

@@ -27,7 +27,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 )
 from ottla.protocol.records import decode_batch
 from ottla.storage.files import Disk, RealDisk
-from ottla.testing.disk import FaultyDisk
+from ottla.testing.faulty_disk import FaultyDisk
 from raw_client import RawClient
 from small_file_system import small_file_system
 

@@ -17,7 +17,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.records import Record, encode_batch
 from ottla.storage.files import RealDisk
 from ottla.storage.slow_writes import SlowWrites
-from ottla.testing.disk import FaultyDisk
+from ottla.testing.faulty_disk import FaultyDisk
 from raw_client import RawClient, fetch_request, produce_request
 
 READ_SECONDS = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ottla.testing.disk import MemoryDisk
+from ottla.testing.memory_disk import MemoryDisk
 
 _CHANGES = frozenset(
     {"rename", "remove", "remove_folder", "sync_folder", "sync_all", "replace", "make_folder"}

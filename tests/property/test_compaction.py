@@ -22,7 +22,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
 from ottla.storage.results import FileSlice
-from ottla.testing.disk import MemoryDisk
+from ottla.testing.memory_disk import MemoryDisk
 from property.crashing_disk import Crash, CrashingDisk
 
 T0 = 1_700_000_000_000

@@ -1,7 +1,7 @@
 """The disk, as the log sees it: a small port and its real implementation.
 
 The log never calls the operating system itself. It is given a `Disk`, so that a test can hand in one that
-runs full, fails in the middle of a write or forgets what was never synced (`ottla.testing.disk`).
+runs full, fails in the middle of a write or forgets what was never synced (`ottla.testing`).
 
 Two rules of the port matter to everybody above it:
 

@@ -38,7 +38,7 @@ def broker(
 
     `topics` are created before the block begins: names, or a mapping from name to number of partitions.
     `data` is a folder that is kept; without it the log lives in a temporary one that is removed at the end.
-    `disk` stands between the log and the file system: `ottla.testing.disk.FaultyDisk` fails on command.
+    `disk` stands between the log and the file system: `ottla.testing.faulty_disk.FaultyDisk` can fail.
     `network` puts a network between the broker and its clients that can be cut: `broker.network.cut()`.
     `settings` are Kafka's broker settings by name; they may also be given as keywords with underscores in
     place of the dots: `broker(log_segment_bytes=1_000_000)`.

@@ -15,7 +15,7 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.replication.partition import Partition
 from ottla.storage.files import RealDisk
-from ottla.testing.disk import FaultyDisk
+from ottla.testing.faulty_disk import FaultyDisk
 from ottla.testing.in_process import InProcessBroker
 from raw_client import FETCH_VERSION, RawClient, fetch_request
 

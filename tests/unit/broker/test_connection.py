@@ -20,7 +20,7 @@ from ottla.completion import Completion
 from ottla.log_lines import ClientLog
 from ottla.storage.files import File, RealDisk
 from ottla.storage.log import FileSlice
-from ottla.testing.disk import FaultyDisk
+from ottla.testing.faulty_disk import FaultyDisk
 
 Reply = Callable[[bytes], "Parts | Completion[Any] | None"]
 

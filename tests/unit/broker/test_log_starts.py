@@ -17,7 +17,7 @@ from ottla.protocol.messages.delete_records import (
 )
 from ottla.storage.checkpoints import LOG_STARTS, decode_offsets
 from ottla.storage.files import RealDisk
-from ottla.testing.disk import FaultyDisk
+from ottla.testing.faulty_disk import FaultyDisk
 from raw_client import RawClient
 
 _PATIENCE = 30.0

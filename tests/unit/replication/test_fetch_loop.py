@@ -19,7 +19,8 @@ from ottla.protocol.messages.fetch import EpochEndOffset, PartitionData
 from ottla.replication.fetch_loop import FetchLoop
 from ottla.replication.fetch_plan import FetchSettings
 from ottla.replication.partition import Partition
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.replication.leaders import (
     FOLLOWER,
     LEADER,

@@ -23,7 +23,8 @@ from ottla.replication.purgatory import Purgatory
 from ottla.replication.replicas import Replicas
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 
 DATA = Path("/data")
 TOPIC_ID = bytes(range(16))

@@ -13,7 +13,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
 from ottla.storage.recovery_report import RecoveryReport
-from ottla.testing.disk import MemoryDisk
+from ottla.testing.memory_disk import MemoryDisk
 
 T0 = 1_700_000_000_000
 ROOT = Path("/data")

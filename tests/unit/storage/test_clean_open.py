@@ -10,7 +10,8 @@ import pytest
 
 from ottla.protocol.errors import ApiError
 from ottla.storage.segment_list import LogFiles, SegmentFiles, decode, encode
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import T0, TOPIC_ID, Store, batch, from_producer, offsets
 
 Fill = Callable[[Store], None]

@@ -13,7 +13,7 @@ import pytest
 from ottla.storage.checkpoints import CHECKPOINT_SUMS, CLEAN_SHUTDOWN, decode_list_id
 from ottla.storage.clean_stop import OPENED, CleanStop
 from ottla.storage.segment_list import SEGMENTS
-from ottla.testing.disk import MemoryDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import T0, Store, batch, from_producer, offsets
 
 FIRST = "00000000000000000000.log"

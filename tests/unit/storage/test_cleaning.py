@@ -19,7 +19,8 @@ from ottla.storage.cleaning.key_map import KeyMap
 from ottla.storage.cleaning.throttle import Throttle
 from ottla.storage.cleaning.worker import CleanerProcess
 from ottla.storage.files import RealDisk
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import T0, Store, offsets, read_all, values
 
 DAY = 24 * 3_600_000

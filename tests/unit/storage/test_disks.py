@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from ottla.storage.files import Disk, LockHeld, RealDisk
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 
 
 @pytest.fixture(params=["real", "memory", "faulty"])

@@ -9,7 +9,8 @@ import pytest
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage import flushing
 from ottla.storage.log import Log
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import T0, Store, batch, from_producer, offsets, values
 
 

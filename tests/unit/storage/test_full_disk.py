@@ -5,7 +5,8 @@ import errno
 import pytest
 
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import Store, batch, from_producer, offsets
 
 

@@ -17,7 +17,8 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import DirectoryInUse, LogDirectory
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.removed_folders import STRAY_DELAY_MS
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import ROOT, T0, TOPIC_ID, Store, batch, from_producer, offsets, values
 
 

@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 
 from ottla.storage.pending_deletions import PendingDeletions
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 
 ROOT = Path("/data")
 

@@ -12,7 +12,8 @@ from ottla.storage.inspect import inspect_index
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.producer_state import DEFAULT_LIMIT
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import Store, batch, from_producer, offsets, read_all, values
 
 FIRST = "00000000000000000000"

@@ -12,7 +12,8 @@ import pytest
 
 from ottla.storage import segment
 from ottla.storage.files import RealDisk
-from ottla.testing.disk import FaultyDisk, MemoryDisk, MemoryFile
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk, MemoryFile
 from unit.storage.logs import Store, batch, offsets
 
 KB = 1024

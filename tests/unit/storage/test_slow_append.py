@@ -9,7 +9,8 @@ import pytest
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.log import AppendInfo
 from ottla.storage.slow_append import SlowAppend
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import Store, batch, from_producer
 
 

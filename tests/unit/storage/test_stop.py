@@ -15,7 +15,8 @@ from ottla.storage.checkpoints import CLEAN_SHUTDOWN
 from ottla.storage.files import Disk
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_directory import LogDirectory
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from property.crashing_disk import Crash, CrashingDisk
 from unit.storage.logs import ROOT, T0, TOPIC_ID, batch, from_producer, values
 

@@ -16,7 +16,8 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.offset_index import CorruptIndex
 from ottla.storage.time_index import ENTRY, TimeIndex, floor_in_file
 from ottla.storage.time_search import TooLong
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from unit.storage.logs import T0, Store, batch
 
 ENTRIES = 262_144

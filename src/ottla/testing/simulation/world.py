@@ -30,7 +30,8 @@ from typing import Any, TypeVar
 from ottla.broker.broker import Broker
 from ottla.config.values import BrokerConfig
 from ottla.peer.client import PeerClient
-from ottla.testing.disk import FaultyDisk, MemoryDisk
+from ottla.testing.faulty_disk import FaultyDisk
+from ottla.testing.memory_disk import MemoryDisk
 from ottla.testing.simulation.loop import SimulatedLoop
 from ottla.testing.simulation.network import SimulatedConnector, SimulatedNetwork, SimulatedSockets
 from ottla.testing.simulation.registry import SimulatedRegistry
