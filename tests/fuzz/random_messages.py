@@ -95,6 +95,8 @@ def _integer(rng: Random, field: Field) -> int:
     if field.name == "log_append_time_ms":
         # The oracle holds a time here, or nothing for -1.
         return -1 if rng.random() < 0.3 else rng.randint(0, _LATEST_TIME_MS)
+    if field.name == "transaction_start_time_ms":
+        return rng.randint(0, _LATEST_TIME_MS)  # the same, and nothing is not allowed
     if field.name == "retention_time_ms":
         return rng.randint(-1, _LATEST_TIME_MS)  # the oracle holds a duration here
     bits = _BITS[field.kind] - 1

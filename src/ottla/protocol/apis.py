@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
 from ottla.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -46,7 +51,12 @@ from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from ottla.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.protocol.messages.explain_group import ExplainGroupRequest, ExplainGroupResponse
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.fetch_image import FetchImageRequest, FetchImageResponse
@@ -70,6 +80,7 @@ from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from ottla.protocol.messages.log_state import (
     CompactLogsRequest,
     CompactLogsResponse,
@@ -86,8 +97,10 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 )
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from ottla.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from ottla.protocol.schema import NO_VERSIONS, Request, Response
 
 PRODUCE = 0
@@ -156,6 +169,11 @@ _ALL = (
     _api(DeleteRecordsRequest, DeleteRecordsResponse),
     _api(InitProducerIdRequest, InitProducerIdResponse),
     _api(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    _api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    _api(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+    _api(EndTxnRequest, EndTxnResponse),
+    _api(WriteTxnMarkersRequest, WriteTxnMarkersResponse),
+    _api(TxnOffsetCommitRequest, TxnOffsetCommitResponse),
     _api(DescribeAclsRequest, DescribeAclsResponse),
     _api(CreateAclsRequest, CreateAclsResponse),
     _api(DeleteAclsRequest, DeleteAclsResponse),
@@ -175,6 +193,8 @@ _ALL = (
     _api(DescribeClusterRequest, DescribeClusterResponse),
     _api(DescribeProducersRequest, DescribeProducersResponse),
     _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
+    _api(DescribeTransactionsRequest, DescribeTransactionsResponse),
+    _api(ListTransactionsRequest, ListTransactionsResponse),
     _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
     _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
