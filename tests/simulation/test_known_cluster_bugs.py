@@ -1,4 +1,7 @@
-"""The simulation of a cluster can fail: bugs that others had, put back on purpose, are found by few seeds."""
+"""The simulation of a cluster can fail: bugs that others had, put back on purpose, are found.
+
+Which seed finds one changes with every change of the code, so they are looked for at length, and slowly.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ from ottla.replication.replica_state import ReplicaState
 from ottla.testing.simulation.registry import SimulatedRegistry
 from simulation.cluster import run
 
-MOST_SEEDS = 30
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+MOST_SEEDS = 200
 
 
 def violation_found(*kinds: str) -> str:
