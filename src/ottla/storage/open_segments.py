@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ottla.storage.segment import Segment
+    from ottla.storage.indexed_segment import IndexedSegment
 
 _MOST_AT_ONCE = 128
 """Files that one round closes."""
@@ -31,7 +31,8 @@ class OpenSegments:
     def __init__(self, max_files: int = 512, max_index_bytes: int = 32 << 20) -> None:
         self.max_files = max_files
         self.max_index_bytes = max_index_bytes
-        self._open: OrderedDict[Segment, int] = OrderedDict()  # oldest first, with the bytes of their index
+        # Oldest first, with the bytes of their index.
+        self._open: OrderedDict[IndexedSegment, int] = OrderedDict()
         self._index_bytes = 0  # the sum of those
         self._lock = threading.Lock()
 
@@ -43,26 +44,26 @@ class OpenSegments:
         """Memory that indexes take which can be read again from their files."""
         return self._index_bytes
 
-    def opened(self, segment: Segment) -> None:
+    def opened(self, segment: IndexedSegment) -> None:
         """`segment` has just opened its file."""
         with self._lock:
             self._count(segment)
             if len(self._open) > self.max_files:
                 self._close_some(segment)
 
-    def index_loaded(self, segment: Segment) -> None:
+    def index_loaded(self, segment: IndexedSegment) -> None:
         """`segment` holds an index in memory that it could read again from its file, or a longer one."""
         with self._lock:
             self._count(segment)
             if self._index_bytes > self.max_index_bytes:
                 self._close_some(segment)
 
-    def _count(self, segment: Segment) -> None:
+    def _count(self, segment: IndexedSegment) -> None:
         size = segment.index_bytes
         self._index_bytes += size - self._open.get(segment, 0)
         self._open[segment] = size
 
-    def _close_some(self, newest: Segment) -> None:
+    def _close_some(self, newest: IndexedSegment) -> None:
         """Close files until a share of the limit is free again, the one just opened excepted."""
         target_files = self.max_files - min(self.max_files // 10, _MOST_AT_ONCE)
         looks = min(2 * len(self._open), _MOST_LOOKS)
@@ -78,11 +79,11 @@ class OpenSegments:
             segment = next(iter(self._open))
             self._close(segment)
 
-    def _close(self, segment: Segment) -> None:
+    def _close(self, segment: IndexedSegment) -> None:
         self._index_bytes -= self._open.pop(segment, 0)
         segment.close_file()
 
-    def forget(self, segment: Segment) -> None:
+    def forget(self, segment: IndexedSegment) -> None:
         """`segment` is gone: deleted or closed for good."""
         with self._lock:
             self._close(segment)

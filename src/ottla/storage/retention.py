@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ottla.storage.indexed_segment import SegmentInfo
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import SegmentInfo
 
 
 class Decision(NamedTuple):

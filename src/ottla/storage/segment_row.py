@@ -22,6 +22,7 @@ from ottla.clock import Clock
 from ottla.storage.cleaning.decisions import CleanableSegment
 from ottla.storage.file_names import DELETED_SUFFIX, REPLACED_SUFFIX, SUFFIXES
 from ottla.storage.files import Disk, File
+from ottla.storage.indexed_segment import SegmentInfo
 from ottla.storage.log_config import LogConfig
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.pending_deletions import PendingDeletions
@@ -29,7 +30,7 @@ from ottla.storage.producer_state import ProducerStates
 from ottla.storage.replay import restore_producers
 from ottla.storage.results import FileSlice
 from ottla.storage.scan import Damaged, walk
-from ottla.storage.segment import Segment, SegmentInfo
+from ottla.storage.segment import Segment
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.time_search import TimeSearch, search_newest, search_since
 

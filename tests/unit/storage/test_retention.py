@@ -1,8 +1,8 @@
 """Which segments may go."""
 
+from ottla.storage.indexed_segment import SegmentInfo
 from ottla.storage.log_config import LogConfig
 from ottla.storage.retention import segments_to_delete
-from ottla.storage.segment import SegmentInfo
 
 NOW = 1_000_000
 
