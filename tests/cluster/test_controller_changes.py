@@ -214,7 +214,9 @@ async def test_a_client_that_looks_for_a_coordinator_is_answered_soon_without_a_
         await cluster.settled()
         for broker in cluster.brokers.values():
             await broker.controller.stop()
-        for broker_id in cluster.brokers:
-            async with asyncio.timeout(10):
-                answer = await cluster.call(broker_id, FindCoordinatorRequest(key="g"), version=3)
-            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        request = FindCoordinatorRequest(key="g")
+        async with asyncio.timeout(20):
+            answers = await asyncio.gather(
+                *(cluster.call(broker_id, request, version=3) for broker_id in cluster.brokers)
+            )
+        assert {answer.error_code for answer in answers} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}

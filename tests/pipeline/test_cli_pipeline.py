@@ -321,6 +321,7 @@ def figures(port: int) -> str:
     return text.decode()
 
 
+@pytest.mark.slow
 def test_output_in_a_pipe_is_plain_and_sigterm_stops_cleanly(
     shop: Shop, ending: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -375,6 +376,7 @@ def test_a_second_ctrl_c_stops_at_once(shop: Shop, ending: list[subprocess.Popen
     assert shop.status()["risky"]["batch"] is None
 
 
+@pytest.mark.slow
 def test_a_run_whose_spark_process_dies_reports_it_and_exits(
     shop: Shop, ending: list[subprocess.Popen[bytes]]
 ) -> None:

@@ -66,6 +66,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_machine_without_java_runs_a_stream_with_checkpoint_on_the_runtime_from_the_wheel(
     tmp_path: Path,
@@ -87,6 +88,7 @@ def test_a_machine_without_java_runs_a_stream_with_checkpoint_on_the_runtime_fro
     assert (tmp_path / "checkpoint" / "commits" / "0").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_ctrl_c_leaves_the_batch_to_the_program_and_the_jvm_ends_with_it(tmp_path: Path) -> None:
     gate, checkpoint = tmp_path / "gate", tmp_path / "checkpoint"

@@ -49,8 +49,10 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("number", "moment"),
-    [(signal.SIGINT, "ottla pipeline run"), (signal.SIGTERM, "normalise: running")],
-    ids=["before Spark is up", "while the stages run"],
+    [
+        pytest.param(signal.SIGINT, "ottla pipeline run", id="before Spark is up"),
+        pytest.param(signal.SIGTERM, "normalise: running", id="while the stages run", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupt_ends_the_demo_and_all_it_started(
     tmp_path: Path, number: signal.Signals, moment: str
