@@ -213,7 +213,7 @@ async def test_a_client_that_looks_for_a_coordinator_is_answered_soon_without_a_
         await cluster.start(1, 2, 3)
         await cluster.settled()
         for broker in cluster.brokers.values():
-            await broker.controller.stop()
+            await broker.stop_electing()
         request = FindCoordinatorRequest(key="g")
         async with asyncio.timeout(20):
             answers = await asyncio.gather(
