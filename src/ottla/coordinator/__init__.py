@@ -3,6 +3,8 @@
 runtime/          runs any coordinator: commands, append, replay, answers, timers, loading
 partitioning.py   which partition of the topic a key belongs to
 
+transactions/     the transaction coordinator, of `__transaction_state`
+
 The group coordinator, of `__consumer_offsets`:
 
 group_coordinator.py  finds the shard of a group, and does what is due without a request
