@@ -209,6 +209,9 @@ async def test_a_subtree_contains_all_descendants_and_no_siblings(place: Place) 
     assert list(found) == sorted(found)
     assert set(await registry.subtree("/")) == set(beside + below)
     assert await registry.subtree("/no") == {}
+    assert set(await registry.subtree("/", without="/a")) == set(beside) - {"/a"}
+    assert set(await registry.subtree("/a", without="/a/b")) == {"/a/b-c", "/a/ü"}
+    assert set(await registry.subtree("/a", without="/no")) == set(below)
     await close(registry)
 
 

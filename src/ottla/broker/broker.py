@@ -30,6 +30,7 @@ from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fencing import Fencing
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.group_environment import BrokerGroupEnvironment
+from ottla.broker.group_projector import GroupProjector
 from ottla.broker.handlers import BROKER_HANDLERS, HANDLERS, advertised_by
 from ottla.broker.image_follower import ImageChange, ImageFollower
 from ottla.broker.inspections import Inspections
@@ -65,6 +66,7 @@ from ottla.cluster.image import (
 )
 from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.registry_backends import registry_at
+from ottla.cluster.topic_ids import id_text
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.log_lines import ClientLog
@@ -242,6 +244,13 @@ class Broker:
             rebalance_seconds=self.metrics.rebalance_seconds,
             may_be_replaced=lambda: self._suspension.is_suspected or self._fencing.is_fenced(),
         )
+        self._projector = GroupProjector(
+            self.node_id,
+            self.groups,
+            lambda: self._membership.registry,
+            self.topic_name,
+            lambda: id_text(topic.id) if (topic := self.image.topics.get(OFFSETS_TOPIC)) else "",
+        )
         self._partitions = LocalPartitions(self.replicas, self.cleaning, self._topic_config, self.in_thread)
         self.fetching = ReplicaFetching(
             self.node_id,
@@ -271,6 +280,7 @@ class Broker:
         self._fencing.start()
         self.isr_changes.start()
         self._maintenance.start()
+        self._projector.configure(is_wanted=self.config["group.registry.projection"])
         self.cleaning.start()
         self._server.serve()
         self.watchdog.start()
@@ -341,6 +351,7 @@ class Broker:
         await self.isr_changes.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
+        await self._projector.stop()
         await self.groups.stop()
         self.purgatory.expire_all()
         self._membership.end_waiting()
@@ -387,6 +398,7 @@ class Broker:
         await self.isr_changes.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
+        await self._projector.stop()
         await self.groups.stop()
         await self.fetching.stop()
         await self._leave_cluster()
@@ -475,6 +487,8 @@ class Broker:
         self.client_memory.limit, self.client_memory.per_address = client_memory_limits(self.config)
         self.controller.defaults = topic_defaults(self.config)
         self.cleaning.configure()
+        if self.image.version:
+            self._projector.configure(is_wanted=self.config["group.registry.projection"])
         self.fetch_max_bytes = self.config["fetch.max.bytes"]
         self.fetch_sessions.limit = self.config["max.incremental.fetch.session.cache.slots"]
 

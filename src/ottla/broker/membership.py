@@ -50,7 +50,7 @@ class Membership:
     ) -> None:
         """`config` gives the configuration of now."""
         self._node_id = node.id
-        self._registry = registry
+        self.registry = registry
         self._follower = follower
         self._rng = rng
         self._leaving = AsyncExitStack()
@@ -99,10 +99,10 @@ class Membership:
     async def join(self, check: Callable[[Registry], Awaitable[Lost]]) -> None:
         """`check` may refuse, before anything of this broker is in the registry, and says what it lost."""
         leaving = self._leaving
-        await self._registry.open()
-        leaving.push_async_callback(self._registry.close)
-        await layout.prepare(self._registry, self._rng)
-        lost = await check(self._registry)
+        await self.registry.open()
+        leaving.push_async_callback(self.registry.close)
+        await layout.prepare(self.registry, self._rng)
+        lost = await check(self.registry)
         leaving.push_async_callback(self.registration.stop)
         await self.registration.start(lost=lost, patience=_SESSION_END_SECONDS)
         leaving.push_async_callback(self.controller.stop)

@@ -11,6 +11,7 @@ The layout is the first Kafka's, a little flatter:
     /brokers/topics/T/P            one partition: replicas, ISR, ELR, leader, leader epoch, partition epoch
     /config/topics/T, /config/brokers/N, /config/brokers/<default>, ...     dynamic configuration
     /producer_ids                  the next producer id that was never handed out
+    /consumers/G/...               groups, shown by their coordinators if they are told to; no broker reads it
 
 A topic exists when its node says it has partitions: creating a large topic or deleting one takes several
 commits, and the number in the topic's node is the one that counts. What a crash in between left over is not
@@ -47,10 +48,13 @@ BROKER_IDS = "/brokers/ids"
 UNCLEAN = "/brokers/unclean"
 TOPICS = "/brokers/topics"
 PRODUCER_IDS = "/producer_ids"
+CONSUMERS = "/consumers"
+"""Not state of the cluster: a copy of what `__consumer_offsets` says (`broker/group_projection.py`)."""
 
 _CONFIG_FOLDERS = {TOPIC_CONFIG: "topics", BROKER_CONFIG: "brokers", 16: "client-metrics", 32: "groups"}
 _CONFIG_TYPES = {folder: kind for kind, folder in _CONFIG_FOLDERS.items()}
-_EVERY_BROKER = "<default>"
+_EMPTY = "<default>"
+"""The node of the resource without a name, which stands for every broker."""
 
 FOLDERS = (
     "/cluster",
@@ -156,13 +160,26 @@ def partition_from(data: bytes) -> PartitionState:
 
 
 def config_path(resource: ConfigResource) -> str:
-    """Names of topics and brokers are plain; those of other resources may hold anything, hence `quote`."""
+    """Names of topics and brokers are plain; those of other resources may hold anything."""
     kind, name = resource
-    return f"/config/{_CONFIG_FOLDERS[kind]}/{quote(name, safe='') or _EVERY_BROKER}"
+    return f"/config/{_CONFIG_FOLDERS[kind]}/{node_name(name)}"
 
 
 def _config_resource(folder: str, name: str) -> ConfigResource:
-    return _CONFIG_TYPES[folder], "" if name == _EVERY_BROKER else unquote(name)
+    return _CONFIG_TYPES[folder], named_by(name)
+
+
+def node_name(name: str) -> str:
+    """A name for a node that any registry takes, for a name that clients chose. It may be empty."""
+    quoted = quote(name, safe="")
+    if quoted in (".", ".."):  # ZooKeeper reads these as steps in a path
+        quoted = quoted.replace(".", "%2E")
+    return quoted or _EMPTY
+
+
+def named_by(node: str) -> str:
+    """The name for which `node_name` made this one."""
+    return "" if node == _EMPTY else unquote(node)
 
 
 async def prepare(registry: Registry, rng: random.Random) -> None:
@@ -204,8 +221,12 @@ def epoch_data(epoch: int, write: int) -> bytes:
 
 
 def frees_space(operations: Sequence[Operation]) -> bool:
-    """Whether a commit may help to free space on a full disk: all but those that make topics larger."""
-    return not any(isinstance(each, Create) and each.path.startswith(f"{TOPICS}/") for each in operations)
+    """Whether a commit may help to free space on a full disk: all but what makes topics or shows groups."""
+    return not any(
+        (isinstance(each, Create) and each.path.startswith(f"{TOPICS}/"))
+        or each.path.startswith(f"{CONSUMERS}/")
+        for each in operations
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +242,7 @@ class Loaded:
 
 async def load_image(registry: Registry, *, version: int, controller_id: int) -> Loaded:
     """The whole registry as an image, in one bulk read."""
-    nodes = await registry.subtree("/")
+    nodes = await registry.subtree("/", without=CONSUMERS)
     try:
         return image_from(nodes, version=version, controller_id=controller_id)
     except (ValueError, LookupError, TypeError, AttributeError) as error:

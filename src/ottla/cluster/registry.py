@@ -179,10 +179,11 @@ class Registry(Protocol):
         """The names (not paths) of the node's children, sorted; `NoNode` if the node is not there."""
         ...
 
-    async def subtree(self, path: str) -> Mapping[str, Node]:
+    async def subtree(self, path: str, without: str = "") -> Mapping[str, Node]:
         """Every node below `path` (not itself) by full path, sorted; empty if there is none.
 
-        What others change meanwhile may be in it or not: the reader must be the only writer, or watch.
+        `without` and what is below it is left out, and not read at all. What others change meanwhile may be
+        in it or not: the reader must be the only writer, or watch.
         """
         ...
 

@@ -1,9 +1,9 @@
 """A registry copied into another one, of any back end, while no broker uses either.
 
-All nodes are copied but two kinds. Ephemeral ones belong to a session, and a broker that has one is running:
-that refuses the copy. The marks in `/brokers/unclean` name broker epochs, which are creation ids of the old
-registry. They are about registrations that have ended, and in the new registry a registration could get the
-same number by chance.
+All nodes are copied but three kinds. Ephemeral ones belong to a session, and a broker that has one is
+running: that refuses the copy. The marks in `/brokers/unclean` name broker epochs, which are creation ids of
+the old registry. They are about registrations that have ended, and in the new registry a registration could
+get the same number by chance. Groups in `/consumers` are shown by their coordinators, which do so again.
 
 The target has to be empty. Until everything is written and was read back, its `/cluster/id` says that it is
 an unfinished copy: no broker starts on it, and the next copy clears it and begins again. So a copy may be
@@ -48,7 +48,11 @@ async def _lasting_nodes(source: Registry) -> Mapping[str, bytes]:
     if layout.is_unfinished_copy(nodes[layout.CLUSTER_ID]):
         raise CannotCopy("it is an unfinished copy itself")
     _refuse_running(nodes)
-    return {path: node.data for path, node in nodes.items() if parent_of(path) != layout.UNCLEAN}
+    return {path: node.data for path, node in nodes.items() if _is_lasting(path)}
+
+
+def _is_lasting(path: str) -> bool:
+    return parent_of(path) != layout.UNCLEAN and not f"{path}/".startswith(f"{layout.CONSUMERS}/")
 
 
 def _refuse_running(nodes: Mapping[str, Node]) -> None:

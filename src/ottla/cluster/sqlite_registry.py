@@ -271,9 +271,9 @@ class SqliteRegistry:
         self._living_session()
         return await self._store.run(self._store.tree.children, path)
 
-    async def subtree(self, path: str) -> Mapping[str, Node]:
+    async def subtree(self, path: str, without: str = "") -> Mapping[str, Node]:
         self._living_session()
-        return await self._store.run(self._store.tree.subtree, path)
+        return await self._store.run(self._store.tree.subtree, path, without)
 
     async def watch(self, path: str) -> asyncio.Future[None]:
         self._living_session()

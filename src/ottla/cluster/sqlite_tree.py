@@ -226,12 +226,13 @@ class SqliteTree:
         rows = self._execute("SELECT path FROM nodes WHERE parent = ? ORDER BY path", (check_path(path),))
         return [row[0][start:] for row in rows]
 
-    def subtree(self, path: str) -> dict[str, Node]:
+    def subtree(self, path: str, without: str = "") -> dict[str, Node]:
         start = check_path(path).rstrip("/") + "/"
         rows = self._execute(
             # "0" is the character after "/": the range holds exactly what starts with the path and a slash.
-            "SELECT path, data, version, created, owner FROM nodes WHERE path > ? AND path < ? ORDER BY path",
-            (start, start[:-1] + "0"),
+            "SELECT path, data, version, created, owner FROM nodes WHERE path > ? AND path < ?"
+            " AND path != ? AND NOT (path > ? AND path < ?) ORDER BY path",
+            (start, start[:-1] + "0", without, without + "/", without + "0" if without else ""),
         )
         return {row[0]: Node(row[1], row[2], row[3], row[4]) for row in rows}
 

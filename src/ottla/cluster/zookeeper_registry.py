@@ -176,10 +176,11 @@ class ZooKeeperRegistry:
         session = self._synced(check_path(path))
         return sorted(await session.read(session.client.get_children_async, path))
 
-    async def subtree(self, path: str) -> Mapping[str, Node]:
+    async def subtree(self, path: str, without: str = "") -> Mapping[str, Node]:
         session = self._synced(check_path(path))
         found: dict[str, Node] = {}
         limit = asyncio.Semaphore(_READS_IN_FLIGHT)
+        left_out = ("/zookeeper", without)
 
         async def read(name: str) -> list[str]:
             """Take in the node and return its children. What was deleted meanwhile is left out."""
@@ -193,7 +194,7 @@ class ZooKeeperRegistry:
                 except NoNode:
                     found.pop(name, None)
                     return []
-            return [_child(name, each) for each in names if _child(name, each) != "/zookeeper"]
+            return [_child(name, each) for each in names if _child(name, each) not in left_out]
 
         level = [path]
         while level:

@@ -252,6 +252,8 @@ group.consumer.assignors              LIST    uniform,range  -
     Assignors of the new consumer protocol, the first one being the default.
 group.consumer.migration.policy       STRING  bidirectional  ~DISABLED|DOWNGRADE|UPGRADE|BIDIRECTIONAL
     Whether groups may move between the classic and the new consumer protocol.
+group.registry.projection             BOOLEAN false        -     cluster-wide low
+    Show members, owners and committed offsets of groups in the registry below /consumers, as the first Kafka kept them there. Ottla's own key.
 offsets.topic.num.partitions          INT     50           >=1   high
     Partitions of the topic that keeps committed offsets.
 offsets.topic.replication.factor      SHORT   3            >=1   high

@@ -105,8 +105,16 @@ class GroupCoordinator:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return self._runtime.active_shards()
 
+    def active_shards(self) -> list[Shard[GroupShard]]:
+        """Those that are loaded; none while this broker may have been replaced."""
+        return self._runtime.active_shards()
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of `OFFSETS_TOPIC` that a group belongs to."""
+        return partition_of(group_id, max(self._runtime.partitions, 1))
+
     def _shard(self, group_id: str) -> Shard[GroupShard]:
-        return self._runtime.shard(partition_of(group_id, max(self._runtime.partitions, 1)))
+        return self._runtime.shard(self.partition_of(group_id))
 
     # -- hints, which may tell what is not committed yet --------------------------------------------------
 

@@ -70,6 +70,8 @@ class GroupShard:
         self._rebalance_seconds = rebalance_seconds or Histogram()
         self._client_log = client_log or ClientLog()
         self._groups: dict[str, Group] = {}
+        self.changed: set[str] | None = None
+        """Ids of groups that have changed, where somebody wants to know and takes them out again."""
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
@@ -356,6 +358,8 @@ class GroupShard:
         changed = set(effects.drafts)
         for key, _ in effects.records:
             changed.add(key.group if isinstance(key, OffsetCommitKey | GroupMetadataKey) else key.group_id)
+        if self.changed is not None:
+            self.changed |= changed
         for group_id in changed:
             group = self._groups.get(group_id)
             if group is not None and self._has_never_existed(group):
@@ -411,7 +415,9 @@ class GroupShard:
     def replay_end_transaction_marker(
         self, producer_id: int, producer_epoch: int, *, committed: bool
     ) -> None:
-        self.offsets.end_transaction(producer_id, committed=committed)
+        groups = self.offsets.end_transaction(producer_id, committed=committed)
+        if self.changed is not None:
+            self.changed |= groups
 
     def _remove(self, group_id: str, kind: str) -> None:
         """A tombstone removes a group of its own kind only: the group may have become the other kind."""

@@ -107,11 +107,14 @@ class Offsets:
         else:
             self._pending.put(producer_id, key.group, key.topic, key.partition, committed)
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        for (group_id, topic, partition), pending in self._pending.end(producer_id).items():
+    def end_transaction(self, producer_id: int, *, committed: bool) -> set[str]:
+        """The groups whose offsets it has committed, or not."""
+        ended = self._pending.end(producer_id)
+        for (group_id, topic, partition), pending in ended.items():
             present = self.get(group_id, topic, partition)
             if committed and (present is None or pending.record_offset > present.record_offset):
                 self._put(group_id, topic, partition, pending)
+        return {group_id for group_id, _, _ in ended}
 
     def _put(self, group_id: str, topic: str, partition: int, committed: Committed) -> None:
         self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = committed

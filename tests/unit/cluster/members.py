@@ -90,8 +90,8 @@ class FaultyRegistry:
     async def children(self, path: str) -> list[str]:
         return await self._inner.children(path)
 
-    async def subtree(self, path: str) -> Mapping[str, Node]:
-        return await self._inner.subtree(path)
+    async def subtree(self, path: str, without: str = "") -> Mapping[str, Node]:
+        return await self._inner.subtree(path, without)
 
     async def watch(self, path: str) -> asyncio.Future[None]:
         return await self._inner.watch(path)

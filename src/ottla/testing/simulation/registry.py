@@ -126,9 +126,13 @@ class Tree:
         start = len(path) + (path != "/")
         return sorted(child[start:] for child in self._children.get(path, {}))
 
-    def subtree(self, path: str) -> dict[str, Node]:
+    def subtree(self, path: str, without: str = "") -> dict[str, Node]:
         start = check_path(path).rstrip("/") + "/"
-        return {each: self.nodes[each] for each in sorted(self.nodes) if each.startswith(start)}
+        return {
+            each: self.nodes[each]
+            for each in sorted(self.nodes)
+            if each.startswith(start) and not (without and f"{each}/".startswith(f"{without}/"))
+        }
 
     def signature(self, path: str) -> tuple[int, int, int, int]:
         """Differs whenever the node or the set of its children changed."""
@@ -326,8 +330,8 @@ class SimulatedSession:
     async def children(self, path: str) -> list[str]:
         return await self._call(lambda: self._server.tree.children(path))
 
-    async def subtree(self, path: str) -> Mapping[str, Node]:
-        return await self._call(lambda: self._server.tree.subtree(path))
+    async def subtree(self, path: str, without: str = "") -> Mapping[str, Node]:
+        return await self._call(lambda: self._server.tree.subtree(path, without))
 
     async def watch(self, path: str) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
