@@ -6,7 +6,8 @@ other number must be the next. A session error makes the client start over with 
 saving, never a source of truth, so they may be forgotten at any time and are not kept over a restart.
 
 What a session takes is accounted for (`client_memory`): the longest unused may be dropped to make way for
-other things, and a client for whose session there is no memory sends full requests.
+other things, and a client for whose session there is no memory sends full requests. The sessions of followers
+are outside of these limits, one for each broker, so that clients cannot take their slots.
 
 Pure state: time and randomness come in as arguments.
 """
@@ -157,13 +158,15 @@ class FetchSessions:
         self._eviction_ms = eviction_ms
         self._random_int = random_int
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._of_brokers: dict[int, FetchSession] = {}
+        """By broker id. A follower has one fetch loop for each leader, so a new session replaces the last."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def resume(self, id: int, epoch: int, by_id: bool, now_ms: int) -> FetchSession | ErrorCode:
         """The session that an incremental request belongs to, moved to its next epoch; or what is wrong."""
-        session = self._sessions.get(id)
+        session = self._sessions.get(id) or self._of_broker(id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != epoch:
@@ -172,7 +175,8 @@ class FetchSessions:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         session.epoch = 1 if epoch == 0x7FFFFFFF else epoch + 1
         session.last_used_ms = now_ms
-        self._sessions.move_to_end(id)
+        if id in self._sessions:
+            self._sessions.move_to_end(id)
         if self._memory is not None and session.holding is not None:
             self._memory.touch(session.holding)
         return session
@@ -203,9 +207,7 @@ class FetchSessions:
         size = size_of(wanted) if self._memory is not None else 0
         if self._memory is not None and not self._memory.admit(address, client, FETCH_SESSIONS, size):
             return None
-        id = self._random_int(1, 0x7FFFFFFF)
-        while id in self._sessions:
-            id = self._random_int(1, 0x7FFFFFFF)
+        id = self._new_id()
         session = self._sessions[id] = FetchSession(id, by_id, wanted, now_ms)
         if self._memory is not None:
             session.holding = self._memory.hold(
@@ -213,7 +215,23 @@ class FetchSessions:
             )
         return session
 
+    def open_for_broker(
+        self, broker_id: int, by_id: bool, wanted: Iterable[Wanted], now_ms: int
+    ) -> FetchSession:
+        session = self._of_brokers[broker_id] = FetchSession(self._new_id(), by_id, wanted, now_ms)
+        return session
+
+    def _new_id(self) -> int:
+        id = self._random_int(1, 0x7FFFFFFF)
+        while id in self._sessions or self._of_broker(id) is not None:
+            id = self._random_int(1, 0x7FFFFFFF)
+        return id
+
+    def _of_broker(self, id: int) -> FetchSession | None:
+        return next((session for session in self._of_brokers.values() if session.id == id), None)
+
     def close(self, id: int) -> None:
+        self._of_brokers = {broker: each for broker, each in self._of_brokers.items() if each.id != id}
         session = self._sessions.pop(id, None)
         if session is not None and session.holding is not None and self._memory is not None:
             self._memory.release(session.holding)

@@ -131,3 +131,22 @@ def test_no_session_is_opened_when_client_memory_is_used_up() -> None:
     assert small is not None
     assert not sessions.update(small, wanted, [])
     assert len(sessions) == 0 and memory.used == 0
+
+
+def test_a_broker_has_a_session_though_clients_have_taken_all() -> None:
+    cache = sessions(limit=1)
+    opened(cache, "a")
+    session = cache.open_for_broker(2, False, [wanted("t")], 0)
+    assert cache.resume(session.id, 1, False, 0) is session
+    assert len(cache) == 1, "clients do not lose a slot"
+
+
+def test_a_new_session_of_a_broker_replaces_the_one_before() -> None:
+    cache = sessions()
+    before, other = (cache.open_for_broker(broker, False, [wanted("t")], 0) for broker in (2, 3))
+    after = cache.open_for_broker(2, False, [wanted("t")], 0)
+    assert cache.resume(before.id, 1, False, 0) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.resume(after.id, 1, False, 0) is after
+    assert cache.resume(other.id, 1, False, 0) is other
+    cache.close(after.id)
+    assert cache.resume(after.id, 2, False, 0) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

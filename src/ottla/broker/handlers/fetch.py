@@ -130,6 +130,23 @@ def _large_fetch(broker: RecordReading, request: FetchRequest, context: RequestC
     return _fetch(broker, request, context, list(wanted.values()))
 
 
+def _open_session(
+    broker: RecordReading, request: FetchRequest, context: RequestContext, wanted: list[Wanted], now_ms: int
+) -> FetchSession | None:
+    by_id = context.version >= _BY_ID
+    connection = context.connection
+    replica_id = _replica_of(request, context.version)
+    if replica_id < 0:
+        return broker.fetch_sessions.open(by_id, wanted, now_ms, connection.address, repr(connection))
+    if not context.from_broker or replica_id not in broker.image.brokers:
+        return None
+    return broker.fetch_sessions.open_for_broker(replica_id, by_id, wanted, now_ms)
+
+
+def _replica_of(request: FetchRequest, version: int) -> int:
+    return request.replica_id if version < 15 else request.replica_state.replica_id
+
+
 def _fetch(
     broker: RecordReading, request: FetchRequest, context: RequestContext, wanted: list[Wanted]
 ) -> _Answer:
@@ -142,10 +159,7 @@ def _fetch(
             if request.session_id != NO_SESSION:
                 broker.fetch_sessions.close(request.session_id)
             if request.session_epoch == INITIAL_EPOCH:
-                connection = context.connection
-                session = broker.fetch_sessions.open(
-                    by_id, wanted, now_ms, connection.address, repr(connection)
-                )
+                session = _open_session(broker, request, context, wanted, now_ms)
         else:
             found = broker.fetch_sessions.resume(request.session_id, request.session_epoch, by_id, now_ms)
             if isinstance(found, ErrorCode):
@@ -222,7 +236,7 @@ class _Fetch:
         self._refused: ApiError | None = None
         self._counted = 0
         self._looked_at: Partition | None = None
-        replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
+        replica_id = _replica_of(request, context.version)
         if replica_id >= 0:
             self._is_of(replica_id, request.replica_state.replica_epoch, context.from_broker)
         self._wanted = wanted
