@@ -70,17 +70,16 @@ class Registration:
         self._lost = lost
         deadline = asyncio.get_running_loop().time() + patience
         while True:
+            gone = await self._registry.watch(broker_path(self._broker.id))
             try:
-                gone = await self._registry.watch(broker_path(self._broker.id))
-                try:
-                    await self._register()
-                    break
-                except BrokerIdInUse as in_use:
-                    left = deadline - asyncio.get_running_loop().time()
-                    if left <= 0:
-                        raise
-                    _log.info("%s; waiting until the registry has ended an earlier session", in_use)
-                    await asyncio.wait([gone], timeout=left)
+                await self._register()
+                break
+            except BrokerIdInUse as in_use:
+                left = deadline - asyncio.get_running_loop().time()
+                if left <= 0:
+                    raise
+                _log.info("%s; waiting until the registry has ended an earlier session", in_use)
+                await asyncio.wait([gone], timeout=left)
             finally:
                 gone.cancel()
         self._keeper = asyncio.create_task(self._keep(), name="broker registration")

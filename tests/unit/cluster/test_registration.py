@@ -173,3 +173,17 @@ async def test_a_broker_that_cannot_register_says_so_once(
     await until(lambda: registration.is_held)
     await registration.stop()
     await session.close()
+
+
+async def test_a_registry_that_is_away_at_the_start_is_reported_as_such() -> None:
+    session = await open_session()
+    await prepare(session, random.Random(0))
+    registry = FaultyRegistry(session)
+
+    async def away(path: str) -> asyncio.Future[None]:
+        raise Unavailable("not connected")
+
+    registry.watch = away  # type: ignore[method-assign]
+    with pytest.raises(Unavailable, match="not connected"):
+        await Registration(registry, BROKER).start()
+    await session.close()
