@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -95,13 +96,26 @@ def test_a_cluster_starts_replaces_a_dead_broker_and_stops_as_a_whole(ottla: Com
         assert "Traceback" not in text
 
 
-def test_brokers_stop_when_their_supervisor_is_killed(ottla: Command, tmp_path: Path) -> None:
+def states_of(folder: Path) -> dict[str, bytes]:
+    """Leaders, epochs and in-sync sets of a topic, as the cluster's registry has them."""
+    registry = sqlite3.connect(folder / "cluster.sqlite")
+    try:
+        return dict(registry.execute("SELECT path, data FROM nodes WHERE parent = '/brokers/topics/t'"))
+    finally:
+        registry.close()
+
+
+def test_brokers_stop_and_leaders_stay_when_the_supervisor_is_killed(ottla: Command, tmp_path: Path) -> None:
     with serving(ottla, tmp_path) as (process, ready, log):
+        Command(ready["bootstrap"]).ok("topic", "create", "t", "--partitions", "3")
+        states = states_of(tmp_path / "data")
+        assert len(states) == 3
         process.kill()
         process.wait()
         pids = [broker["pid"] for broker in ready["brokers"]]
         until(lambda: not any(map(runs, pids)), "the brokers to stop")
         assert log.read_text().count("stopped cleanly") == 3
+        assert states_of(tmp_path / "data") == states
 
 
 def a_free_port_before_a_taken_one(held: contextlib.ExitStack) -> int:

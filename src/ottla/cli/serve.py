@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,13 +35,15 @@ from ottla.cli.serve_config import (
 from ottla.cli.start_failure import start_failure
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Event
     from collections.abc import Callable
 
     from ottla.broker.broker import Broker
     from ottla.config.values import BrokerConfig
 
 MOST_BROKERS = 50
+_ALL_STOP_SECONDS = 1.0
+"""In this time all brokers of a cluster notice that their supervisor was killed."""
 _COLLECTOR = (2_000, 10, 50)
 """Thresholds of Python's garbage collector. By its own (700, 10, 10) one large request, which makes a hundred
 thousand objects that all go by themselves, has it look at everything several times, for 50 ms and more."""
@@ -196,7 +199,7 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         check_limit()
     except TooFewDescriptors as few:
         raise Failure(str(few), f"Raise the limit, for example with ulimit -n {16 * FEWEST}.") from None
-    stop = asyncio.Event()
+    started, stop = asyncio.Event(), asyncio.Event()
 
     def asked_to_stop() -> None:
         if stop.is_set():
@@ -212,7 +215,7 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         loop.add_signal_handler(number, asked_to_stop)
     broker = Broker(config)
     if supervised:
-        _obey_supervisor(loop, broker, asked_to_stop)
+        _obey_supervisor(loop, broker, started, asked_to_stop)
     gc.disable()  # what a start makes is kept, so that looking through it would be a fifth of its time
     try:
         await broker.start()
@@ -221,6 +224,7 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         if known is None:
             raise
         raise known from None
+    started.set()
     try:
         _announce(broker, folder, began, config.warnings, as_json=as_json)
         # What is loaded stays loaded: the collector need not look at it again, which took 14 ms each time.
@@ -232,23 +236,36 @@ async def _run(config: BrokerConfig, folder: Path, began: float, *, as_json: boo
         await broker.stop()
 
 
-def _obey_supervisor(loop: AbstractEventLoop, broker: Broker, stop: Callable[[], None]) -> None:
-    """Standard input is a pipe from the supervisor. When it ends, the supervisor is gone.
+def _obey_supervisor(
+    loop: AbstractEventLoop, broker: Broker, started: Event, stop: Callable[[], None]
+) -> None:
+    """Standard input is a pipe from the supervisor. When it ends, all brokers stop: the supervisor is gone.
 
     A line says that all brokers are about to stop. It is answered with a line when this one elects no more.
     """
+    import asyncio
+
     tasks = []
 
     async def stop_electing() -> None:
         await broker.stop_electing()
         write("\n")
 
+    async def stop_with_all() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ALL_STOP_SECONDS):
+                await started.wait()
+                await broker.stop_electing()
+        # The others find the end of the pipe now, too. One that has not yet would take over from this one.
+        await asyncio.sleep(_ALL_STOP_SECONDS)
+        stop()
+
     def read() -> None:
         if os.read(0, 1):
             tasks.append(loop.create_task(stop_electing()))
         else:
             loop.remove_reader(0)
-            stop()
+            tasks.append(loop.create_task(stop_with_all()))
 
     loop.add_reader(0, read)
 
