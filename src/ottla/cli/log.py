@@ -55,7 +55,7 @@ def inspect(
     is wrong.
     """
     from ottla.storage.inspect import inspect_index, inspect_segment, inspect_time_index
-    from ottla.storage.producer_state import CorruptSnapshot
+    from ottla.storage.producer_snapshot import CorruptSnapshot
 
     problems = 0
     for path, whole in _files(paths):

@@ -31,10 +31,12 @@ from ottla.replication.replica_state import Assignment, ReplicaState
 from ottla.replication.slow_disk import LARGE_WRITE, SLOW_SECONDS, SlowDisk
 from ottla.storage.log import AppendInfo, FileSlice, Log
 from ottla.storage.log_config import FOREVER, LogConfig
-from ottla.storage.producer_state import ProducerState
+from ottla.storage.producer_snapshot import ProducerState
 from ottla.storage.results import OffsetAndTime
 from ottla.storage.time_search import TimeSearch
+from ottla.storage.transaction_index import AbortedTransaction
 from ottla.storage.validation import Validated
+from ottla.storage.verification import VerificationGuard
 
 logger = logging.getLogger("ottla.partition")
 
@@ -69,6 +71,11 @@ class PartitionRead(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    aborted: list[AbortedTransaction]
+    """Among the records, for a reader of committed ones."""
+
+
+_NONE_ABORTED: list[AbortedTransaction] = []
 
 
 class Partition:
@@ -304,10 +311,12 @@ class Partition:
         from_client: bool = True,
         prepared_under: LogConfig | None = None,
         only_small: bool = False,
+        verification: VerificationGuard | None = None,
     ) -> AppendInfo:
         """Write batches, stamped with offset and epoch, to the log. ApiError when refused.
 
-        `from_client=False` is for what the broker itself writes; see `Log.append`.
+        `from_client=False` is for what the broker itself writes; see `Log.append`. The first batch of a
+        transaction needs a guard of `begin_verification`, or UNCHECKED where that is switched off.
         """
         log = self.log
         if self._closed:
@@ -318,7 +327,12 @@ class Partition:
             from_client=from_client,
             prepared_under=prepared_under,
             only_small=only_small,
+            verification=verification,
         )
+        return self._appended(info)
+
+    def _appended(self, info: AppendInfo) -> AppendInfo:
+        log = self.log
         if log.write_seconds > SLOW_SECONDS:
             self._wrote(info.size, log.write_seconds)
         if not info.duplicate:
@@ -326,6 +340,57 @@ class Partition:
             if self.state.has_followers:
                 self._purgatory.notify(self.log_end)
         return info
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, sequence: int, *, bumps_epoch: bool = False
+    ) -> VerificationGuard | None:
+        """A guard under which the coordinator is asked whether the transaction of a batch includes this
+        partition; None when it is open here already. `bumps_epoch`: its transactions have an epoch each."""
+        return self.log.begin_verification(producer_id, producer_epoch, sequence, bumps_epoch=bumps_epoch)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """Write the marker that ends a producer's transaction; see `Log.append_marker`."""
+        self._check_leads()
+        info = self.log.append_marker(
+            producer_id,
+            producer_epoch,
+            self.state.leader_epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+        )
+        return self._appended(info)
+
+    async def append_marker_in_turn(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """As `append_marker`, behind the writes in threads that came before."""
+        async with self._turn:
+            return self.append_marker(
+                producer_id,
+                producer_epoch,
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+                transaction_version=transaction_version,
+            )
+
+    def _check_leads(self) -> None:
+        if self._closed or not self.state.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is not led here")
 
     def writes_in_thread(self, size: int) -> bool:
         """Whether so many bytes of a client have to go through `append_in_thread`."""
@@ -339,6 +404,7 @@ class Partition:
         check: Callable[[], object],
         *,
         prepared_under: LogConfig | None = None,
+        verification: VerificationGuard | None = None,
     ) -> AppendInfo:
         """As `append`, for a client's batch, with the write in a thread and behind those that came before.
 
@@ -349,7 +415,12 @@ class Partition:
             check()
             if self._closed:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is closed here")
-            slow = self.log.begin_append(records, self.state.leader_epoch, prepared_under=prepared_under)
+            slow = self.log.begin_append(
+                records,
+                self.state.leader_epoch,
+                prepared_under=prepared_under,
+                verification=verification,
+            )
             if isinstance(slow, AppendInfo):
                 return slow
             await self._write_in_thread(slow.write)
@@ -413,6 +484,8 @@ class Partition:
             if not self._flushing:
                 self._flush()
             return
+        if log.producers.has_unreplicated:
+            log.producers.forget_replicated(self.state.high_watermark)
         held_back = self._flushing and log.config.flush_messages != FOREVER
         if not held_back and self.state.appended(log.end_offset):
             self._purgatory.notify(self)
@@ -454,7 +527,10 @@ class Partition:
         else:
             limit = stable if isolation is _LAST_STABLE_OFFSET else log.end_offset
         records = log.read(offset, max_bytes, limit, at_least_one, wait=wait)
-        return PartitionRead(records, high_watermark, stable, log.log_start_offset)
+        aborted = _NONE_ABORTED
+        if isolation is _LAST_STABLE_OFFSET and records is not None:
+            aborted = log.aborted_in(offset, records)
+        return PartitionRead(records, high_watermark, stable, log.log_start_offset, aborted)
 
     def end_for(self, isolation: Isolation) -> int:
         """The offset behind the last record that such a reader may see."""

@@ -15,7 +15,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from ottla.storage.checkpoints import COMPACTED, LEADER_EPOCHS, PARTITION_METADATA, encode_partition_metadata
-from ottla.storage.file_names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from ottla.storage.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    file_name,
+)
 from ottla.storage.files import Disk
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.loaded import Loaded
@@ -82,11 +89,13 @@ def open_as_closed(
 
 def _files_fit(folder: Path, closed_as: LogFiles, sizes: dict[str, int], disk: Disk) -> bool:
     """Whether the files of the list are there as they were. Removes their names from `sizes`."""
-    for base, size, index_size, time_index_size, *_ in closed_as.segments:
+    for segment in closed_as.segments:
+        base, size, index_size, time_index_size, *_ = segment
         if (
             sizes.pop(file_name(base, LOG_SUFFIX), None) != size
             or sizes.pop(file_name(base, INDEX_SUFFIX), 0) != index_size
             or sizes.pop(file_name(base, TIME_INDEX_SUFFIX), 0) != time_index_size
+            or sizes.pop(file_name(base, TRANSACTION_INDEX_SUFFIX), 0) != segment.transaction_index_size
         ):
             return False
     if sizes.pop(PARTITION_METADATA, None) is None:

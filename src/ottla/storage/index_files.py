@@ -13,6 +13,7 @@ from ottla.storage.files import Disk, File
 from ottla.storage.offset_index import CorruptIndex, OffsetIndex
 from ottla.storage.scan import MAX_RELATIVE_OFFSET, walk
 from ottla.storage.time_index import TimeIndex
+from ottla.storage.transaction_index import TransactionIndex
 
 
 class BuiltIndexes(NamedTuple):
@@ -42,7 +43,9 @@ def build_indexes(file: File, size: int, base_offset: int, interval: int) -> Bui
     return BuiltIndexes(index, time_index, newest, newest_offset, since_index)
 
 
-def write_entries(disk: Disk, path: Path, index: OffsetIndex | TimeIndex, entry_size: int) -> File:
+def write_entries(
+    disk: Disk, path: Path, index: OffsetIndex | TimeIndex | TransactionIndex, entry_size: int
+) -> File:
     """Write the entries that are not in the file yet; returns the file, for syncing.
 
     Entries are written at the place where they belong, so writing them twice does no harm.

@@ -11,21 +11,23 @@ An index that is missing or does not fit the batches is rebuilt from them. `Segm
 from __future__ import annotations
 
 import logging
-from array import array
 from bisect import bisect_left, bisect_right
-from pathlib import Path
 from typing import NamedTuple
 
 from ottla.protocol.batches import LENGTH_OVERHEAD
-from ottla.storage.file_names import INDEX_SUFFIX, LOG_SUFFIX, SUFFIXES, TIME_INDEX_SUFFIX, file_name
-from ottla.storage.files import Disk, File
+from ottla.storage.file_names import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
+from ottla.storage.files import File
 from ottla.storage.index_files import build_indexes, last_entry, size_if_there, write_entries
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.offset_index import CorruptIndex, OffsetIndex
-from ottla.storage.open_segments import OpenSegments
 from ottla.storage.results import NotInMemory
 from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, walk
 from ottla.storage.segment_list import SegmentFiles
+from ottla.storage.stored_segment import StoredSegment
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from ottla.storage.time_index import TimeIndex, floor_in_file
 
@@ -54,139 +56,10 @@ class Place(NamedTuple):
     gap: bool = False  # no batch holds the offset that was looked for; this is the next one
 
 
-class IndexedSegment:
-    """A segment with its files. `size` is where the next batch goes; nothing is read behind it."""
+class IndexedSegment(StoredSegment):
+    """A segment that can be searched by offset and by time."""
 
-    __slots__ = (
-        "_disk",
-        "_file",
-        "_finished_size",
-        "_folder",
-        "_index",
-        "_open_segments",
-        "_remains",
-        "_reserved",
-        "_since_index",
-        "_suffix",
-        "_tail_last",
-        "_tail_positions",
-        "_tail_start",
-        "_time_index",
-        "base_offset",
-        "created_ms",
-        "first_timestamp",
-        "in_use",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "sealed",
-        "size",
-    )
-
-    def __init__(
-        self,
-        disk: Disk,
-        folder: Path,
-        base_offset: int,
-        size: int,
-        open_segments: OpenSegments,
-        now_ms: int,
-        suffix: str = "",
-    ) -> None:
-        self._disk = disk
-        self._suffix = suffix
-        self._folder = folder
-        self._open_segments = open_segments
-        self._file: File | None = None
-        self._index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
-        self._finished_size = -1  # how large the segment was when its index files were last finished
-        self._since_index = 0
-        self._remains = False  # a failed write left bytes behind `size` that could not be cut off yet
-        self._reserved = 0  # up to here the disk was asked to reserve space
-        self._tail_start = -1
-        self._tail_last: array[int] | None = None
-        self._tail_positions: array[int] | None = None
-        self.base_offset = base_offset
-        self.size = size
-        self.created_ms = now_ms
-        self.first_timestamp: int | None = None
-        self.max_timestamp: int | None = None  # None: not looked up yet, -1: no record has one
-        self.max_timestamp_offset = base_offset
-        self.sealed = False
-        self.in_use = False
-
-    def __repr__(self) -> str:
-        return f"Segment({self.path}, {self.size} bytes)"
-
-    # -- files ---------------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> Path:
-        return self.path_of(LOG_SUFFIX)
-
-    def path_of(self, suffix: str) -> Path:
-        return self._folder / (file_name(self.base_offset, suffix) + self._suffix)
-
-    def renamed_to(self, suffix: str) -> None:
-        """Its files have another suffix behind their names now. Open descriptors stay good."""
-        self._suffix = suffix
-
-    @property
-    def file(self) -> File:
-        """The log file, opened when it is not open."""
-        self.in_use = True
-        file = self._file
-        if file is None:
-            file = self._file = self._disk.open(self.path)
-            self._open_segments.opened(self)
-        return file
-
-    def files_to_sync(self) -> list[File]:
-        """Files that hold this segment, for a thread that flushes: opened aside, not counted, not kept."""
-        files = [self._file or self._disk.open(self.path)]
-        if self.sealed:
-            indexes = self.path_of(INDEX_SUFFIX), self.path_of(TIME_INDEX_SUFFIX)
-            files += [self._disk.open(path, create=True) for path in indexes]
-        return files
-
-    def close_file(self) -> None:
-        """Let go of the descriptor and of indexes that can be read again from their files.
-
-        An empty index of the active segment may have no file yet, so it stays: it takes next to no memory.
-        """
-        self._file = None
-        index, time_index = self._index, self._time_index
-        if index is not None and (
-            index.refined or (index.written == len(index) and (index.written or self.sealed))
-        ):
-            self._index = None
-        if (
-            time_index is not None
-            and time_index.written == len(time_index)
-            and (time_index.written or self.sealed)
-        ):
-            self._time_index = None
-
-    def timestamp_for_retention(self, now_ms: int) -> int:
-        """The time of the newest record, if one can believe it.
-
-        When no record has a time, or one lies in the future, it is the time of the last write: otherwise a
-        wrong clock somewhere would have the segment deleted at once, or kept for ever.
-        """
-        newest = self.load_max_timestamp()
-        return newest if 0 <= newest <= now_ms else self._disk.modified_ms(self.path)
-
-    def remove_files(self) -> None:
-        for suffix in SUFFIXES:
-            self._disk.remove(self.path_of(suffix))
-
-    @property
-    def index_bytes(self) -> int:
-        """Memory that closing the file would give back."""
-        index = self._index
-        if index is None:
-            return 0
-        return (len(index) if index.refined else index.written) * OFFSET_ENTRY_SIZE
+    __slots__ = ()
 
     # -- indexes -------------------------------------------------------------------------------------
 
@@ -253,10 +126,11 @@ class IndexedSegment:
         self._since_index = 0
 
     def load_indexes(self) -> bool:
-        """Read both indexes from their files; False when one is missing or damaged."""
+        """Read the indexes from their files; False when one is missing or damaged."""
         try:
             index = OffsetIndex.decode(self._disk.read(self.path_of(INDEX_SUFFIX)), self.size)
             time_index = TimeIndex.decode(self._disk.read(self.path_of(TIME_INDEX_SUFFIX)))
+            self.load_transactions()
         except (FileNotFoundError, CorruptIndex):
             return False
         self._index, self._time_index = index, time_index
@@ -322,6 +196,17 @@ class IndexedSegment:
             self.first_timestamp = header.max_timestamp
         return self.first_timestamp
 
+    def timestamp_for_retention(self, now_ms: int) -> int:
+        """The time of the newest record, if one can believe it.
+
+        When no record has a time, or one lies in the future, it is the time of the last write: otherwise a
+        wrong clock somewhere would have the segment deleted at once, or kept for ever.
+        """
+        newest = self.load_max_timestamp()
+        return newest if 0 <= newest <= now_ms else self._disk.modified_ms(self.path)
+
+    # -- the files of the indexes --------------------------------------------------------------------
+
     def index_file_sizes(self) -> tuple[int, int]:
         """Bytes of the files of both indexes; 0 for one that is missing, which is rebuilt on use."""
         index, time_index = self.path_of(INDEX_SUFFIX), self.path_of(TIME_INDEX_SUFFIX)
@@ -335,6 +220,9 @@ class IndexedSegment:
             *self.index_file_sizes(),
             self.max_timestamp,
             self.max_timestamp_offset,
+            size_if_there(self._disk, self.path_of(TRANSACTION_INDEX_SUFFIX)) or 0
+            if self._transactions_on_disk
+            else 0,
         )
 
     def _finish_time_index(self) -> None:
@@ -348,16 +236,16 @@ class IndexedSegment:
         the time index also gets the largest timestamp so far, as the last entry of a closed file must be.
         With `spare` no files are made for a segment that `has_no_index_entries`.
         """
+        written = self._write_transactions()
         if (
             spare
             and self.has_no_index_entries()
             and size_if_there(self._disk, self.path_of(INDEX_SUFFIX)) is None
         ):
             self._finished_size = self.size if finish else -1
-            return []
+            return written
         if finish:
             self._finish_time_index()
-        written: list[File] = []
         index, time_index = self._index, self._time_index
         if index is not None:
             written.append(write_entries(self._disk, self.path_of(INDEX_SUFFIX), index, OFFSET_ENTRY_SIZE))

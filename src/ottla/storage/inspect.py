@@ -16,7 +16,7 @@ from ottla.protocol.compression import Codec
 from ottla.protocol.records import CompressionError, InvalidRecords, Record, decode_batch
 from ottla.storage.files import Disk, RealDisk
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
-from ottla.storage.producer_state import ProducerState, decode_snapshot
+from ottla.storage.producer_snapshot import ProducerState, decode_snapshot
 from ottla.storage.scan import Damaged, walk
 from ottla.storage.time_index import ENTRY as TIME_ENTRY
 

@@ -19,20 +19,20 @@ from contextlib import contextmanager
 
 from ottla.protocol.batches import CONTROL, HEADER_SIZE, LENGTH_OVERHEAD, read_header
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.storage.damaged_segment import DamagedSegment
 from ottla.storage.failures import disk_refused, segment_damaged
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_flushing import LogFlushing
 from ottla.storage.log_reading import LogReading
 from ottla.storage.log_removing import LogRemoving
-from ottla.storage.producer_state import BatchRange
+from ottla.storage.producer_snapshot import BatchRange
 from ottla.storage.results import AppendInfo, FileSlice, OffsetAndTime
 from ottla.storage.rolling import should_roll
 from ottla.storage.scan import Damaged
 from ottla.storage.segment import Segment
-from ottla.storage.segment_row import DamagedSegment
 from ottla.storage.slow_append import SlowAppend
 from ottla.storage.slow_writes import SLOW, SLOW_WRITES
-from ottla.storage.transaction_markers import read_control_record
+from ottla.storage.transaction_markers import encode_marker, read_control_record
 from ottla.storage.validation import (
     LARGEST_EPOCH,
     StampedBatch,
@@ -40,6 +40,7 @@ from ottla.storage.validation import (
     check_replicated,
     validate_and_stamp,
 )
+from ottla.storage.verification import UNCHECKED, VerificationGuard
 
 __all__ = ["AppendInfo", "FileSlice", "Log", "OffsetAndTime"]
 
@@ -57,12 +58,14 @@ class Log(LogReading, LogRemoving, LogFlushing):
         from_client: bool = True,
         prepared_under: LogConfig | None = None,
         only_small: bool = False,
+        verification: VerificationGuard | None = UNCHECKED,
     ) -> AppendInfo:
         """Append a producer's batches as leader. `records` must be writable: offsets are stamped in place.
 
         `from_client=False` is for what the broker itself writes (transaction markers, a coordinator's
         records): control batches are allowed and sequences are not checked. `prepared_under` and `only_small`
-        are for batches whose opening takes long, see `validate_and_stamp`.
+        are for batches whose opening takes long, see `validate_and_stamp`; `verification` is for the batches
+        of transactions, see `ProducerStates.check`.
         """
         if self.failure is not None:
             raise self.failure
@@ -83,7 +86,7 @@ class Log(LogReading, LogRemoving, LogFlushing):
                 prepared_under=prepared_under,
                 only_small=only_small,
             )
-            known = self.producers.check(batches, from_client=from_client)
+            known = self.producers.check(batches, from_client=from_client, verification=verification)
             if known is not None:
                 return self._duplicate(known)
             self._write(data, batches, next_offset, now)
@@ -95,8 +98,36 @@ class Log(LogReading, LogRemoving, LogFlushing):
         append_time = now if self.config.is_log_append_time else -1
         return AppendInfo(first_offset, self.end_offset - 1, append_time, self.log_start_offset, False, size)
 
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        leader_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """Append the marker that ends a producer's transaction, also where none is open. ApiError when it
+        comes late, or from a coordinator that was replaced."""
+        self._check_online()
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+        marker = encode_marker(
+            producer_id,
+            producer_epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self._clock.now_ms(),
+        )
+        return self.append(memoryview(marker), leader_epoch, from_client=False)
+
     def begin_append(
-        self, records: memoryview, leader_epoch: int, *, prepared_under: LogConfig | None = None
+        self,
+        records: memoryview,
+        leader_epoch: int,
+        *,
+        prepared_under: LogConfig | None = None,
+        verification: VerificationGuard | None = UNCHECKED,
     ) -> AppendInfo | SlowAppend:
         """The part of `append` before the write, for a disk that is slow. Then `SlowAppend.write` is called,
         in any thread, and `finish_append` or `give_up_append`, here.
@@ -118,7 +149,7 @@ class Log(LogReading, LogRemoving, LogFlushing):
                 prepared_under=prepared_under,
                 only_small=True,
             )
-            known = self.producers.check(validated.batches, from_client=True)
+            known = self.producers.check(validated.batches, from_client=True, verification=verification)
             if known is not None:
                 return self._duplicate(known)
             with self._writing():
@@ -296,11 +327,15 @@ class Log(LogReading, LogRemoving, LogFlushing):
             )
         segment = self._segments[-1]
         _, first_offset, first = batches[0]
-        max_timestamp = first.max_timestamp
+        max_timestamp, attributes = first.max_timestamp, first.attributes
         if len(batches) > 1:
             max_timestamp = max(header.max_timestamp for _, _, header in batches)
+            for _, _, header in batches:
+                attributes |= header.attributes
         if should_roll(segment, config, size, next_offset - 1, max_timestamp, now):
             segment = self._row.roll(first_offset, self.producers)
+        if attributes & CONTROL:
+            self._row.aborted.prepare()
         return segment
 
     def _take_over(self, data: memoryview, batches: list[StampedBatch], next_offset: int, now: int) -> None:
@@ -313,7 +348,9 @@ class Log(LogReading, LogRemoving, LogFlushing):
                     control = read_control_record(
                         data[position : position + header.batch_length + LENGTH_OVERHEAD]
                     )
-                producers.update(header, base_offset, now, control)
+                ended = producers.update(header, base_offset, now, control)
+                if ended is not None and ended.is_aborted:
+                    self._row.aborted.note(ended.as_aborted)
         self.end_offset = next_offset
 
     def _note_epoch(self, epoch: int, start_offset: int) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.storage.damaged_segment import DamagedSegment
 from ottla.storage.failures import disk_refused, segment_damaged
 from ottla.storage.log_state import LogState
 from ottla.storage.results import FileSlice, OffsetAndTime
 from ottla.storage.scan import Damaged
-from ottla.storage.segment_row import DamagedSegment
 from ottla.storage.time_search import TimeSearch
+from ottla.storage.transaction_index import AbortedTransaction
 
 
 class LogReading(LogState):
@@ -47,6 +48,20 @@ class LogReading(LogState):
             raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
         except OSError as problem:
             raise disk_refused(self.name, self.folder, "read", problem) from problem
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with offsets from `start` to before `end`, by their markers."""
+        if not self._row.aborted:
+            return []
+        with self._guard("read"):
+            return self._row.aborted.between(start, end)
+
+    def aborted_in(self, offset: int, records: FileSlice) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader from `offset` on may meet in a slice that was just read."""
+        if not self._row.aborted:
+            return []
+        with self._guard("read"):
+            return self._row.aborted.in_slice(offset, records, self.end_offset)
 
     def offset_for_timestamp(self, timestamp: int) -> OffsetAndTime | None:
         """The first record at or after the log's start whose timestamp is at least `timestamp`. May block

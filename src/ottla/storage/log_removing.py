@@ -92,9 +92,9 @@ class LogRemoving(LogState):
         """Rename files of the folder to `.deleted`, to be removed later. OSError when one cannot be."""
         self._row.delete_files(names, self._removal_ms())
 
-    def new_segment(self, base_offset: int, size: int, suffix: str) -> Segment:
+    def new_segment(self, base_offset: int, size: int, suffix: str, *, has_aborted: bool = False) -> Segment:
         """A closed segment whose files are in the folder already, under names with `suffix`."""
-        return self._row.new_segment(base_offset, size, suffix)
+        return self._row.new_segment(base_offset, size, suffix, has_aborted=has_aborted)
 
     # -- truncating ----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ottla.clock import Clock
 from ottla.metrics import SharedHistogram
 from ottla.protocol.errors import ApiError
 from ottla.storage.cleaning.decisions import CleanableSegment
+from ottla.storage.damaged_segment import DamagedSegment
 from ottla.storage.failures import disk_refused, segment_damaged
 from ottla.storage.files import Disk
 from ottla.storage.flushing import Flushing
@@ -30,9 +31,10 @@ from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.segment import Segment
 from ottla.storage.segment_list import LogFiles
-from ottla.storage.segment_row import DamagedSegment, SegmentRow
+from ottla.storage.segment_row import SegmentRow
 from ottla.storage.slow_append import SlowAppend
 from ottla.storage.snapshots import Snapshots
+from ottla.storage.verification import VerificationGuard
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +154,16 @@ class LogState:
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to where a reader of committed data may read."""
         unstable = self.producers.first_unstable_offset(high_watermark)
-        return high_watermark if unstable is None else min(unstable, high_watermark)
+        if unstable is None:
+            return high_watermark
+        return min(max(unstable, self.log_start_offset), high_watermark)
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool = False
+    ) -> VerificationGuard | None:
+        """The guard to verify a transactional batch with; None when its transaction is open here already."""
+        now = self._clock.now_ms()
+        return self.producers.begin_verification(producer_id, epoch, sequence, now, bumps_epoch=bumps_epoch)
 
     def _check_online(self) -> None:
         if self.failure is not None:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ottla.storage.indexed_segment import IndexedSegment
+    from ottla.storage.stored_segment import StoredSegment
 
 _MOST_AT_ONCE = 128
 """Files that one round closes."""
@@ -32,7 +32,7 @@ class OpenSegments:
         self.max_files = max_files
         self.max_index_bytes = max_index_bytes
         # Oldest first, with the bytes of their index.
-        self._open: OrderedDict[IndexedSegment, int] = OrderedDict()
+        self._open: OrderedDict[StoredSegment, int] = OrderedDict()
         self._index_bytes = 0  # the sum of those
         self._lock = threading.Lock()
 
@@ -44,26 +44,26 @@ class OpenSegments:
         """Memory that indexes take which can be read again from their files."""
         return self._index_bytes
 
-    def opened(self, segment: IndexedSegment) -> None:
+    def opened(self, segment: StoredSegment) -> None:
         """`segment` has just opened its file."""
         with self._lock:
             self._count(segment)
             if len(self._open) > self.max_files:
                 self._close_some(segment)
 
-    def index_loaded(self, segment: IndexedSegment) -> None:
+    def index_loaded(self, segment: StoredSegment) -> None:
         """`segment` holds an index in memory that it could read again from its file, or a longer one."""
         with self._lock:
             self._count(segment)
             if self._index_bytes > self.max_index_bytes:
                 self._close_some(segment)
 
-    def _count(self, segment: IndexedSegment) -> None:
+    def _count(self, segment: StoredSegment) -> None:
         size = segment.index_bytes
         self._index_bytes += size - self._open.get(segment, 0)
         self._open[segment] = size
 
-    def _close_some(self, newest: IndexedSegment) -> None:
+    def _close_some(self, newest: StoredSegment) -> None:
         """Close files until a share of the limit is free again, the one just opened excepted."""
         target_files = self.max_files - min(self.max_files // 10, _MOST_AT_ONCE)
         looks = min(2 * len(self._open), _MOST_LOOKS)
@@ -79,11 +79,11 @@ class OpenSegments:
             segment = next(iter(self._open))
             self._close(segment)
 
-    def _close(self, segment: IndexedSegment) -> None:
+    def _close(self, segment: StoredSegment) -> None:
         self._index_bytes -= self._open.pop(segment, 0)
         segment.close_file()
 
-    def forget(self, segment: IndexedSegment) -> None:
+    def forget(self, segment: StoredSegment) -> None:
         """`segment` is gone: deleted or closed for good."""
         with self._lock:
             self._close(segment)

@@ -19,6 +19,7 @@ from ottla.storage.file_names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     file_name,
 )
 from ottla.storage.files import TEMPORARY_SUFFIX, Disk
@@ -32,6 +33,7 @@ from ottla.storage.segment import Segment
 from ottla.storage.segment_list import LogFiles
 from ottla.storage.snapshots import Snapshots
 
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 _STRAY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 
@@ -57,6 +59,7 @@ class PartitionFolder:
         self.deleted_files: list[Path] = []  # to be removed when the start of the log has been written down
         self.may_have_gaps = False  # marked as compacted
         self.has_replicated_gaps = False
+        self.without_transactions: list[Segment] = []  # their transaction indexes have to be rebuilt
         self._folder = folder
         self._config = config
         self._report = report
@@ -99,6 +102,7 @@ class PartitionFolder:
             size = self._disk.size(self._folder / file_name(base, LOG_SUFFIX))
             segment = Segment(self._disk, self._folder, base, size, self._open_segments, self._now)
             segment.sealed = base != bases[-1]
+            segment.found_transactions(file_name(base, TRANSACTION_INDEX_SUFFIX) in names)
             if not size and not segment.sealed:
                 segment.start_empty_indexes()
                 segment.max_timestamp = -1
@@ -112,7 +116,7 @@ class PartitionFolder:
             self._compare(self._closed_as)
         known = set(bases)
         for name in names:
-            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and _is_offset(name):
+            if name.endswith(_INDEX_SUFFIXES) and _is_offset(name):
                 if _offset_of(name) not in known:
                     self._remove(name)
             elif name.endswith(SNAPSHOT_SUFFIX) and _is_offset(name):
@@ -149,7 +153,8 @@ class PartitionFolder:
         """Compare the files with those that were there when the log was closed. Offline when one is missing
         or has changed, and more is checked when there are more than there were."""
         found = {segment.base_offset: segment for segment in self.segments}
-        for base, size, index_size, time_index_size, *_ in closed_as.segments:
+        for listed in closed_as.segments:
+            base, size, index_size, time_index_size, *_ = listed
             path = self._folder / file_name(base, LOG_SUFFIX)
             segment = found.pop(base, None)
             if segment is None:
@@ -164,16 +169,18 @@ class PartitionFolder:
                 suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
                 self._rebuild_indexes(segment, [file_name(base, suffix) for suffix in suffixes])
                 self._names.update(file_name(base, suffix) for suffix in suffixes)
+            if self._size_of(base, TRANSACTION_INDEX_SUFFIX) != listed.transaction_index_size:
+                self.without_transactions.append(segment)
         if any(segment.size for segment in found.values()):
             self._report.clean = False
 
     def _index_file_sizes(self, base: int) -> tuple[int, int]:
         """Bytes of the files of both indexes of a segment; 0 for one that is missing."""
-        names = file_name(base, INDEX_SUFFIX), file_name(base, TIME_INDEX_SUFFIX)
-        index, time_index = (
-            self._disk.size(self._folder / name) if name in self._names else 0 for name in names
-        )
-        return index, time_index
+        return self._size_of(base, INDEX_SUFFIX), self._size_of(base, TIME_INDEX_SUFFIX)
+
+    def _size_of(self, base: int, suffix: str) -> int:
+        name = file_name(base, suffix)
+        return self._disk.size(self._folder / name) if name in self._names else 0
 
     def _remove_failed_rolls(self) -> None:
         """An empty segment that begins within the one before it comes of a roll that the disk cut short.
@@ -242,6 +249,8 @@ class PartitionFolder:
         self._open_segments.forget(segment)
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             self._remove(file_name(segment.base_offset, suffix))
+        if (transactions := file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)) in self._names:
+            self._remove(transactions)
 
 
 def _is_offset(name: str) -> bool:

@@ -13,12 +13,19 @@ Any client can invent producer ids, so a partition remembers only so many (`limi
 that have been silent for longest are forgotten. They can go on; only a retry of theirs is not known as one.
 
 Producers that write transactions also have an offset where their open transaction began. The smallest of
-these is where readers of committed data must stop. A control batch ends the transaction of its producer.
+these is where readers of committed data must stop. A control batch, the marker, ends the transaction of its
+producer:
 
-The state is pure: it is changed by appends and, after a restart, by the newest snapshot and a replay of the
-batches behind it. Snapshots are Kafka's `.snapshot` files, version 1. Kafka writes only the last batch of
-each producer into them, so that a producer with five requests in flight can be refused after a restart; we
-add the older four behind the part that Kafka reads (its reader checks the CRC over all and stops early).
+* a marker of an older producer epoch comes late (INVALID_PRODUCER_EPOCH). With transaction version 2 it must
+  be a newer one than that of the records, so that a late marker can never end a later transaction; only where
+  no transaction is open may it be the same, since then it is a retry;
+* a marker of an older coordinator epoch is of a coordinator that was replaced
+  (TRANSACTION_COORDINATOR_FENCED).
+
+The first batch of a transaction must have been verified with the coordinator (`verification`).
+
+The state is pure: it is changed by appends and, after a restart, by the newest snapshot (`producer_snapshot`)
+and a replay of the batches behind it.
 """
 
 from __future__ import annotations
@@ -26,70 +33,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from operator import attrgetter
-from struct import Struct, error
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from ottla.protocol.batches import CONTROL, NO_SEQUENCE, TRANSACTIONAL, BatchHeader
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.storage.producer_snapshot import (
+    LAST_SEQUENCE,
+    BatchRange,
+    ProducerState,
+    decode_snapshot,
+    encode_snapshot,
+)
+from ottla.storage.transaction_index import AbortedTransaction
+from ottla.storage.verification import UNCHECKED, Verification, VerificationGuard, Verifications
 
 WINDOW = 5
 DEFAULT_LIMIT = 10_000
 _FORGOTTEN_SHARE = 8  # beyond the limit one part in so many is forgotten at once, which keeps it cheap
-_NO_EPOCH = -1
-_LAST_SEQUENCE = 0x7FFFFFFF
-
-_SNAPSHOT_HEAD = Struct(">hI")  # version, CRC-32C of all that follows
-_COUNT = Struct(">i")
-_ENTRY = Struct(">qhiqiqiq")
-_OLDER_BATCH = Struct(">qiqiq")  # producer id, last sequence, last offset, offset delta, timestamp
-_SNAPSHOT_VERSION = 1
-
-
-class CorruptSnapshot(Exception):
-    """A snapshot file that does not hold what it should."""
-
-
-class BatchRange(NamedTuple):
-    """One remembered batch."""
-
-    first_sequence: int
-    last_sequence: int
-    first_offset: int
-    last_offset: int
-    timestamp: int
-
-
-class ProducerState:
-    """One producer, as DescribeProducers shows it."""
-
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "last_seen_ms",
-        "last_timestamp",
-        "producer_id",
-        "transaction_start",
-    )
-
-    def __init__(self, producer_id: int, epoch: int = _NO_EPOCH) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.coordinator_epoch = -1
-        self.last_timestamp = -1
-        self.last_seen_ms = 0  # our own clock: records may carry times of long ago
-        self.transaction_start = -1
-        self.batches: list[BatchRange] = []
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-    @property
-    def last_offset(self) -> int:
-        return self.batches[-1].last_offset if self.batches else -1
+_EPOCH_PER_TRANSACTION = 2  # the transaction version from which on each transaction has its own epoch
 
 
 class EndOfTransaction(NamedTuple):
@@ -98,7 +59,15 @@ class EndOfTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     marker_offset: int
-    aborted: bool
+    last_stable_offset: int
+    """With the marker replicated."""
+    is_aborted: bool
+
+    @property
+    def as_aborted(self) -> AbortedTransaction:
+        return AbortedTransaction(
+            self.producer_id, self.first_offset, self.marker_offset, self.last_stable_offset
+        )
 
 
 class ControlRecord(NamedTuple):
@@ -111,13 +80,14 @@ class ControlRecord(NamedTuple):
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_by_id", "_finished", "_open", "_partition", "limit")
+    __slots__ = ("_by_id", "_finished", "_open", "_partition", "_verifications", "limit")
 
     def __init__(self, partition: str, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
         self._partition = partition
         self._by_id: dict[int, ProducerState] = {}
-        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
+        self._verifications = Verifications()
+        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction, rising
         # Ended, but readers may not pass before the marker itself is below the high watermark.
         self._finished: list[EndOfTransaction] = []
 
@@ -134,11 +104,16 @@ class ProducerStates:
     # -- checks before an append ---------------------------------------------------------------------
 
     def check(
-        self, batches: Iterable[tuple[int, int, BatchHeader]], *, from_client: bool
+        self,
+        batches: Iterable[tuple[int, int, BatchHeader]],
+        *,
+        from_client: bool,
+        verification: VerificationGuard | None = UNCHECKED,
     ) -> BatchRange | None:
         """Raise ApiError unless the batches of one append follow what their producers wrote before.
 
         Returns the remembered range when a batch is a retry: then nothing of the append is to be written.
+        `verification` is the guard under which the first batch of a transaction was verified.
         """
         pending: dict[int, tuple[int, int]] | None = None  # within one append: id -> epoch, last sequence
         for _, base_offset, header in batches:
@@ -147,27 +122,101 @@ class ProducerStates:
                 continue
             state = self._by_id.get(producer_id)
             epoch, sequence = header.producer_epoch, header.base_sequence
-            last_sequence = (sequence + header.last_offset_delta) & _LAST_SEQUENCE
+            last_sequence = (sequence + header.last_offset_delta) & LAST_SEQUENCE
             if pending is not None and producer_id in pending:
                 known_epoch, known_sequence = pending[producer_id]
                 self._check_sequence(header, base_offset, known_epoch, known_sequence, from_client)
             elif state is not None:
-                is_next = sequence == (state.last_sequence + 1) & _LAST_SEQUENCE
+                is_next = sequence == (state.last_sequence + 1) & LAST_SEQUENCE
                 if from_client and state.epoch == epoch and not is_next:
                     for known in state.batches:
                         if known.first_sequence == sequence and known.last_sequence == last_sequence:
                             return known
+                verified = None
+                if verification is not UNCHECKED and header.attributes & TRANSACTIONAL:
+                    verified = self._check_verified(header, state, verification)
                 self._check_sequence(header, base_offset, state.epoch, state.last_sequence, from_client)
+                if verified is not None and from_client:
+                    self._check_verified_sequence(header, verified, is_known=bool(state.batches))
                 if state.transaction_start >= 0 and not header.attributes & (TRANSACTIONAL | CONTROL):
                     raise ApiError(
                         ErrorCode.INVALID_TXN_STATE,
                         f"{self._partition}: producer {producer_id} has an open transaction and sent a batch "
                         "outside of it",
                     )
+            elif verification is not UNCHECKED and header.attributes & TRANSACTIONAL:
+                verified = self._check_verified(header, None, verification)
+                if verified is not None and from_client:
+                    self._check_verified_sequence(header, verified, is_known=False)
             if pending is None:
                 pending = {}
             pending[producer_id] = (epoch, last_sequence)
         return None
+
+    def _check_verified(
+        self, header: BatchHeader, state: ProducerState | None, guard: VerificationGuard | None
+    ) -> Verification | None:
+        """How this batch, which opens a transaction, was verified; None when it is open here already."""
+        if header.attributes & CONTROL:
+            return None
+        if state is not None and state.transaction_start >= 0 and state.epoch == header.producer_epoch:
+            return None
+        verification = self._verifications.get(header.producer_id)
+        if verification is None or verification.guard is not guard:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{self._partition}: producer {header.producer_id} has no transaction that is known to "
+                "include this partition",
+            )
+        return verification
+
+    def _check_verified_sequence(
+        self, header: BatchHeader, verification: Verification, *, is_known: bool
+    ) -> None:
+        """Of the batches that were sent before the first was verified, the first must come first."""
+        sequence = header.base_sequence
+        expected = verification.lowest_sequence if is_known or not verification.bumps_epoch else 0
+        if sequence > expected:
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{self._partition}: producer {header.producer_id} begins a transaction with sequence "
+                f"{sequence} instead of {expected}",
+            )
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Raise ApiError when a marker with these epochs may not end the transaction of its producer."""
+        state = self._by_id.get(producer_id)
+        if state is None:
+            return
+        is_late = epoch < state.epoch
+        if transaction_version >= _EPOCH_PER_TRANSACTION and epoch == state.epoch:
+            is_late = state.transaction_start >= 0
+        if is_late:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"{self._partition}: a marker with epoch {epoch} of producer {producer_id} comes late, "
+                f"epoch {state.epoch} has already written",
+            )
+        if coordinator_epoch < state.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"{self._partition}: a marker of producer {producer_id} comes from coordinator epoch "
+                f"{coordinator_epoch}, which epoch {state.coordinator_epoch} has replaced",
+            )
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool = False
+    ) -> VerificationGuard | None:
+        """The guard to verify the producer's next batch with; None when its transaction is open here.
+
+        `bumps_epoch`: the client's transactions have an epoch each.
+        """
+        state = self._by_id.get(producer_id)
+        if state is not None and state.transaction_start >= 0 and state.epoch == epoch:
+            return None
+        return self._verifications.begin(producer_id, epoch, sequence, now_ms, bumps_epoch=bumps_epoch)
 
     def _check_sequence(
         self, header: BatchHeader, base_offset: int, known_epoch: int, known_sequence: int, from_client: bool
@@ -188,7 +237,7 @@ class ProducerStates:
                     f"{self._partition}: producer {header.producer_id} begins epoch {epoch} with sequence "
                     f"{sequence} instead of 0",
                 )
-        elif sequence != (known_sequence + 1) & _LAST_SEQUENCE:
+        elif sequence != (known_sequence + 1) & LAST_SEQUENCE:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"{self._partition}: producer {header.producer_id} sent sequence {sequence} for offset "
@@ -213,18 +262,21 @@ class ProducerStates:
         state.last_seen_ms = now_ms
         state.last_timestamp = header.max_timestamp
         if header.attributes & CONTROL:
+            self._verifications.end(producer_id)
             return self._end_transaction(state, base_offset, control) if control is not None else None
         batches = state.batches
         if len(batches) == WINDOW:
             del batches[0]
         delta, sequence = header.last_offset_delta, header.base_sequence
-        last_sequence = (sequence + delta) & _LAST_SEQUENCE if sequence >= 0 else NO_SEQUENCE
+        last_sequence = (sequence + delta) & LAST_SEQUENCE if sequence >= 0 else NO_SEQUENCE
         batches.append(
             BatchRange(sequence, last_sequence, base_offset, base_offset + delta, header.max_timestamp)
         )
-        if header.attributes & TRANSACTIONAL and state.transaction_start < 0:
-            state.transaction_start = base_offset
-            self._open[producer_id] = base_offset
+        if header.attributes & TRANSACTIONAL:
+            self._verifications.end(producer_id)
+            if state.transaction_start < 0:
+                state.transaction_start = base_offset
+                self._open[producer_id] = base_offset
         return None
 
     def _end_transaction(
@@ -233,15 +285,17 @@ class ProducerStates:
         state.coordinator_epoch = control.coordinator_epoch
         if state.transaction_start < 0:
             return None
-        ended = EndOfTransaction(state.producer_id, state.transaction_start, offset, not control.is_commit)
-        state.transaction_start = -1
+        first_offset, state.transaction_start = state.transaction_start, -1
         self._open.pop(state.producer_id, None)
+        stable = next(iter(self._open.values()), offset + 1)
+        ended = EndOfTransaction(state.producer_id, first_offset, offset, stable, not control.is_commit)
         self._finished.append(ended)
         return ended
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that wrote nothing for `expiration_ms`; how many they were."""
         limit = now_ms - expiration_ms
+        self._verifications.expire(limit)
         gone = [
             s.producer_id for s in self._by_id.values() if s.last_seen_ms <= limit and s.transaction_start < 0
         ]
@@ -269,42 +323,36 @@ class ProducerStates:
         self._by_id.clear()
         self._open.clear()
         self._finished.clear()
+        self._verifications.clear()
 
     # -- transactions --------------------------------------------------------------------------------
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset that readers of committed data may not see yet, None when all is decided."""
-        if not self._open and not self._finished:
-            return None
         if self._finished:
-            self._finished = [ended for ended in self._finished if ended.marker_offset >= high_watermark]
-        return min([*self._open.values(), *(ended.first_offset for ended in self._finished)], default=None)
+            self.forget_replicated(high_watermark)
+        first = next(iter(self._open.values()), None)
+        for ended in self._finished:
+            if first is None or ended.first_offset < first:
+                first = ended.first_offset
+        return first
+
+    @property
+    def has_unreplicated(self) -> bool:
+        """Whether there are ended transactions whose markers were not known to be replicated."""
+        return bool(self._finished)
+
+    def forget_replicated(self, high_watermark: int) -> None:
+        """Ended transactions hold readers back only until their markers are below the high watermark."""
+        finished = self._finished
+        if finished[0].marker_offset < high_watermark:
+            self._finished = [ended for ended in finished if ended.marker_offset >= high_watermark]
 
     # -- snapshots -----------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
         """The state as a snapshot file."""
-        parts = [_COUNT.pack(len(self._by_id))]
-        older: list[bytes] = []
-        for state in self._by_id.values():
-            last = state.batches[-1] if state.batches else None
-            parts.append(
-                _ENTRY.pack(
-                    state.producer_id,
-                    state.epoch,
-                    last.last_sequence if last else NO_SEQUENCE,
-                    last.last_offset if last else -1,
-                    last.last_offset - last.first_offset if last else 0,
-                    state.last_timestamp,
-                    state.coordinator_epoch,
-                    state.transaction_start,
-                )
-            )
-            for _, sequence, first_offset, last_offset, timestamp in state.batches[:-1]:
-                delta = last_offset - first_offset
-                older.append(_OLDER_BATCH.pack(state.producer_id, sequence, last_offset, delta, timestamp))
-        body = b"".join(parts + older)
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
+        return encode_snapshot(self._by_id.values())
 
     def load(self, data: bytes, now_ms: int) -> None:
         """Replace the state by that of a snapshot file. CorruptSnapshot, and no change, if damaged."""
@@ -313,8 +361,9 @@ class ProducerStates:
         for state in states:
             state.last_seen_ms = now_ms
             self._by_id[state.producer_id] = state
-            if state.transaction_start >= 0:
-                self._open[state.producer_id] = state.transaction_start
+        opened = [state for state in states if state.transaction_start >= 0]
+        for state in sorted(opened, key=attrgetter("transaction_start")):
+            self._open[state.producer_id] = state.transaction_start
 
 
 def fair_limit(counts: Sequence[int], most: int) -> int | None:
@@ -332,47 +381,3 @@ def fair_limit(counts: Sequence[int], most: int) -> int | None:
             return share
         left -= count
     return None
-
-
-def decode_snapshot(data: bytes) -> list[ProducerState]:
-    """The producers in a snapshot file."""
-    try:
-        version, crc = _SNAPSHOT_HEAD.unpack_from(data)
-        (count,) = _COUNT.unpack_from(data, _SNAPSHOT_HEAD.size)
-    except error as problem:
-        raise CorruptSnapshot(f"{len(data)} bytes are too few") from problem
-    if version != _SNAPSHOT_VERSION:
-        raise CorruptSnapshot(f"version {version} is not {_SNAPSHOT_VERSION}")
-    if crc32c(data[_SNAPSHOT_HEAD.size :]) != crc:
-        raise CorruptSnapshot("wrong CRC")
-    start = _SNAPSHOT_HEAD.size + _COUNT.size
-    end = start + count * _ENTRY.size
-    if count < 0 or end > len(data) or (len(data) - end) % _OLDER_BATCH.size:
-        raise CorruptSnapshot(f"{count} entries announced in {len(data)} bytes")
-    states: dict[int, ProducerState] = {}
-    for (
-        producer_id,
-        epoch,
-        sequence,
-        offset,
-        delta,
-        timestamp,
-        coordinator_epoch,
-        transaction_start,
-    ) in _ENTRY.iter_unpack(data[start:end]):
-        state = states[producer_id] = ProducerState(producer_id, epoch)
-        state.last_timestamp = timestamp
-        state.coordinator_epoch = coordinator_epoch
-        state.transaction_start = transaction_start
-        if offset >= 0:
-            state.batches.append(_range(sequence, offset, delta, timestamp))
-    for producer_id, sequence, offset, delta, timestamp in _OLDER_BATCH.iter_unpack(data[end:]):
-        if producer_id in states:
-            batches = states[producer_id].batches
-            batches.insert(len(batches) - 1, _range(sequence, offset, delta, timestamp))
-    return list(states.values())
-
-
-def _range(last_sequence: int, last_offset: int, delta: int, timestamp: int) -> BatchRange:
-    first_sequence = (last_sequence - delta) & _LAST_SEQUENCE if last_sequence >= 0 else NO_SEQUENCE
-    return BatchRange(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp)

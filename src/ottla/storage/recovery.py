@@ -30,8 +30,12 @@ from ottla.storage.checkpoints import (
     RECOVERY_POINTS,
 )
 from ottla.storage.epoch_recovery import epochs_fit, epochs_from_batches, slot_of
-from ottla.storage.file_names import CLEANED_SUFFIX, DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
-from ottla.storage.files import TEMPORARY_SUFFIX, Disk
+from ottla.storage.file_names import (
+    SNAPSHOT_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    file_name,
+)
+from ottla.storage.files import Disk
 from ottla.storage.leader_epochs import CorruptCheckpoint, LeaderEpochs
 from ottla.storage.loaded import REMEDY, Loaded, Offline, offline_at, offline_in
 from ottla.storage.log_config import LogConfig
@@ -39,14 +43,12 @@ from ottla.storage.open_segments import OpenSegments
 from ottla.storage.partition_folder import PartitionFolder
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery_report import RecoveryReport
-from ottla.storage.replay import control_record_at, replay, restore_producers
+from ottla.storage.replay import control_record_at, replay, restore_producers, transactions_of
 from ottla.storage.scan import LARGEST_OFFSET, MAX_RELATIVE_OFFSET, Damaged, is_unfinished, verify, walk
 from ottla.storage.segment import Segment
 from ottla.storage.segment_list import LogFiles
 
 logger = logging.getLogger(__name__)
-
-_STRAY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 
 class Loader:
@@ -120,6 +122,7 @@ class Loader:
                 end_offset = self._open_clean(epochs_are_whole)
             else:
                 end_offset = self._recover(epochs_are_whole)
+            self._rebuild_transactions()
             self._log_start = max(self._log_start, self._segments[0].base_offset)
             if end_offset < self._log_start:
                 end_offset = self._start_empty()
@@ -180,6 +183,19 @@ class Loader:
             )
         except Damaged as damage:
             raise offline_in(self._folder, damage) from damage
+
+    def _rebuild_transactions(self) -> None:
+        """The transaction indexes that are not as the log was closed with."""
+        for segment in self._files.without_transactions:
+            if segment not in self._segments:
+                continue
+            slot = self._segments.index(segment)
+            try:
+                found = transactions_of(self._segments, slot, self._snapshots, self._name, self._now)
+            except Damaged as damage:
+                raise offline_at(segment, damage) from damage
+            segment.replace_transactions(found)
+            self._report.rebuilt_indexes.append(segment.path_of(TRANSACTION_INDEX_SUFFIX).name)
 
     # -- a crash -------------------------------------------------------------------------------------
 
@@ -296,6 +312,7 @@ class Loader:
         """Read and check a segment from `position` on; where it ends, and what is wrong there."""
         if position == 0:
             segment.start_empty_indexes()
+            segment.forget_transactions()
             segment.max_timestamp = -1
             segment.max_timestamp_offset = segment.base_offset
         interval = self._config.index_interval
@@ -317,9 +334,11 @@ class Loader:
                     epochs.assign(epoch, header.base_offset)
                     latest = epoch
                 if header.producer_id >= 0:
-                    producers.update(
+                    ended = producers.update(
                         header, header.base_offset, self._now, control_record_at(segment.file, at, header)
                     )
+                    if ended is not None and ended.is_aborted:
+                        segment.note_aborted(ended.as_aborted)
                 self._report.scanned_batches += 1
         except Damaged as found:
             damage = found

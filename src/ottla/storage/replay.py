@@ -1,4 +1,7 @@
-"""Producer state from what is on disk: the newest snapshot that is whole, and the batches behind it."""
+"""Producer state from what is on disk: the newest snapshot that is whole, and the batches behind it.
+
+The same replay tells which transactions the markers of a segment aborted.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from ottla.storage.producer_state import ControlRecord, ProducerStates
 from ottla.storage.scan import walk
 from ottla.storage.segment import Segment
 from ottla.storage.snapshots import Snapshots
+from ottla.storage.transaction_index import TransactionIndex
 from ottla.storage.transaction_markers import read_control_record
 
 
@@ -56,3 +60,20 @@ def restore_producers(
     if start is None:
         start = segments[0].base_offset
     return replay(producers, segments, start, end_offset, now_ms) if start < end_offset else 0
+
+
+def transactions_of(
+    segments: Sequence[Segment], slot: int, snapshots: Snapshots, name: str, now_ms: int
+) -> TransactionIndex:
+    """The transaction index of one of the segments, from the batches. Damaged on nonsense."""
+    segment = segments[slot]
+    producers = ProducerStates(name)
+    restore_producers(producers, snapshots, segments[: slot + 1], segment.base_offset, now_ms)
+    index = TransactionIndex()
+    for at, header in walk(segment.file, 0, segment.size, segment.base_offset):
+        if header.producer_id >= 0:
+            control = control_record_at(segment.file, at, header)
+            ended = producers.update(header, header.base_offset, now_ms, control)
+            if ended is not None and ended.is_aborted:
+                index.add(ended.as_aborted)
+    return index

@@ -23,6 +23,7 @@ from ottla.storage.open_segments import OpenSegments
 from ottla.storage.scan import walk
 from ottla.storage.segment_list import SegmentFiles
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from ottla.storage.transaction_index import AbortedTransaction
 from ottla.storage.validation import StampedBatch
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Segment(IndexedSegment):
         segment.sealed = sealed
         segment.max_timestamp = files.max_timestamp
         segment.max_timestamp_offset = files.max_timestamp_offset
+        segment.found_transactions(files.transaction_index_size > 0)
         if not sealed:
             segment._finished_size = files.size
             if not files.index_size and not files.time_index_size:
@@ -99,6 +101,7 @@ class Segment(IndexedSegment):
         index, time_index = self.index, self.time_index
         index.truncate(position)
         time_index.truncate(offset - self.base_offset)
+        self._keep_transactions_to(offset)
         self._time_index = time_index
         self._since_index = position - (index.positions[-1] if index.positions else 0)
         self.max_timestamp = None
@@ -117,6 +120,7 @@ class Segment(IndexedSegment):
         self._tail_last = self._tail_positions = None
         if self._file is None:
             self._index = None
+            self._transactions = None
 
     def indexes_are_full(self, config: LogConfig) -> bool:
         """Whether another entry would make one of the indexes larger than the topic allows."""
@@ -185,6 +189,18 @@ class Segment(IndexedSegment):
             del tail_positions[:surplus]
         if self._remains:
             self.cut_remains()
+
+    def note_aborted(self, entry: AbortedTransaction) -> None:
+        """A marker at the end of the segment aborted a transaction."""
+        transactions = self._transactions
+        if transactions is None:
+            transactions = self._transactions = self.load_transactions()
+        transactions.add(entry)
+
+    def _keep_transactions_to(self, offset: int) -> None:
+        if self._transactions_on_disk or self._transactions is not None:
+            transactions = self._transactions = self.load_transactions()
+            transactions.truncate(offset)
 
     def _reserve(self, file: File, end: int) -> None:
         """Reserve space on the disk: a file system finds it for many blocks at once much more cheaply than

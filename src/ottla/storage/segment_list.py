@@ -38,6 +38,7 @@ class SegmentFiles(NamedTuple):
     time_index_size: int
     max_timestamp: int | None
     max_timestamp_offset: int
+    transaction_index_size: int = 0
 
 
 class LogFiles(NamedTuple):
@@ -66,9 +67,10 @@ def encode(list_id: str, logs: Mapping[TopicPartition, LogFiles]) -> bytes:
 
 
 def _encode_segment(segment: SegmentFiles) -> str:
-    base, size, index_size, time_index_size, timestamp, offset = segment
+    base, size, index_size, time_index_size, timestamp, offset, transaction_index_size = segment
     newest = _UNKNOWN if timestamp is None else str(timestamp)
-    return f"{base}:{size}:{index_size}:{time_index_size}:{newest}:{offset}"
+    aborted = f":{transaction_index_size}" if transaction_index_size else ""
+    return f"{base}:{size}:{index_size}:{time_index_size}:{newest}:{offset}{aborted}"
 
 
 def decode(data: bytes) -> tuple[str, dict[TopicPartition, LogFiles]]:
@@ -106,6 +108,14 @@ def _decode_epochs(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _decode_segment(text: str) -> SegmentFiles:
-    base, size, index_size, time_index_size, timestamp, offset = text.split(":")
+    base, size, index_size, time_index_size, timestamp, offset, *aborted = text.split(":")
     newest = None if timestamp == _UNKNOWN else int(timestamp)
-    return SegmentFiles(int(base), int(size), int(index_size), int(time_index_size), newest, int(offset))
+    return SegmentFiles(
+        int(base),
+        int(size),
+        int(index_size),
+        int(time_index_size),
+        newest,
+        int(offset),
+        int(aborted[0]) if aborted else 0,
+    )

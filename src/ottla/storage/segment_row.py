@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from ottla.clock import Clock
+from ottla.storage.aborted_transactions import AbortedTransactions
 from ottla.storage.cleaning.decisions import CleanableSegment
+from ottla.storage.damaged_segment import DamagedSegment, blaming
 from ottla.storage.file_names import DELETED_SUFFIX, REPLACED_SUFFIX, SUFFIXES
 from ottla.storage.files import Disk, File
 from ottla.storage.indexed_segment import SegmentInfo
@@ -33,23 +34,6 @@ from ottla.storage.scan import Damaged, walk
 from ottla.storage.segment import Segment
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.time_search import TimeSearch, search_newest, search_since
-
-
-class DamagedSegment(Exception):
-    """The segment file at `path` holds what no log would have written."""
-
-    def __init__(self, path: Path, damage: Damaged) -> None:
-        super().__init__(f"{path}: {damage}")
-        self.path = path
-        self.damage = damage
-
-
-@contextmanager
-def _blaming(segment: Segment) -> Iterator[None]:
-    try:
-        yield
-    except Damaged as damage:
-        raise DamagedSegment(segment.path, damage) from damage
 
 
 class Cut(NamedTuple):
@@ -71,6 +55,7 @@ class SegmentRow:
         "_replacements",
         "_sealed_size",
         "_snapshot_position",
+        "aborted",
         "bases",
         "folder_dirty",
         "pending_deletions",
@@ -95,16 +80,18 @@ class SegmentRow:
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.snapshots = snapshots
+        self.aborted = AbortedTransactions(folder.name, segments, self.bases, snapshots, clock)
         self.pending_deletions = PendingDeletions(disk)
         self.folder_dirty = False
         self._replacements = 0  # by compaction
-        self._sealed_size = 0
-        self._count_sealed()
+        self._sealed_size = sum(segment.size for segment in segments[:-1])
         # Where the active segment ended when the last snapshot was taken; there is one at its beginning.
         self._snapshot_position = segments[-1].size if segments else 0
 
-    def _count_sealed(self) -> None:
+    def _recount(self) -> None:
+        """The row holds other segments than before."""
         self._sealed_size = sum(segment.size for segment in self.segments[:-1])
+        self.aborted.recount()
 
     @property
     def size(self) -> int:
@@ -124,7 +111,7 @@ class SegmentRow:
         """All segments as compaction sees them; files are looked at only for what is asked."""
         found = []
         for segment in self.segments:
-            with _blaming(segment):
+            with blaming(segment):
                 first_timestamp = segment.load_first_timestamp() if dated else -1
                 sizes = segment.index_file_sizes() if in_detail and segment.sealed else (0, 0)
                 found.append(
@@ -144,7 +131,7 @@ class SegmentRow:
         """All segments, each with the time that its age is counted from."""
         infos = []
         for segment in self.segments:
-            with _blaming(segment):
+            with blaming(segment):
                 timestamp = segment.timestamp_for_retention(now_ms)
             infos.append(SegmentInfo(segment.base_offset, segment.size, timestamp))
         return infos
@@ -169,17 +156,17 @@ class SegmentRow:
     ) -> Iterator[TimeSearch | None]:
         """Where to look for the first record since then: for each segment a search, or None."""
         for segment in self._one_by_one():
-            with _blaming(segment):
+            with blaming(segment):
                 search = search_since(segment, timestamp, log_start, config)
             yield search
 
     def searches_newest(self, config: LogConfig) -> Iterator[TimeSearch | None]:
         """Where to look for the first record that carries the largest timestamp of all: the last of these."""
         for segment in self._one_by_one():
-            with _blaming(segment):
+            with blaming(segment):
                 segment.load_max_timestamp()
             yield None
-        with _blaming(self.segments[-1]):
+        with blaming(self.segments[-1]):
             yield search_newest(self.segments, config)
 
     # -- reading -------------------------------------------------------------------------------------
@@ -245,7 +232,7 @@ class SegmentRow:
         segment = self._create(base_offset)
         try:
             self.snapshots.write(base_offset, producers.encode())
-            with _blaming(old):
+            with blaming(old):
                 old.seal()
         except (OSError, DamagedSegment):
             segment.remove_files()  # it may not lie behind an active segment that goes on growing
@@ -265,7 +252,7 @@ class SegmentRow:
 
     def write_state(self, end_offset: int, producers: ProducerStates, *, closing: bool) -> list[File]:
         """Indexes and producers as they are now, written but not yet synced."""
-        with _blaming(self.segments[-1]):
+        with blaming(self.segments[-1]):
             files = self.segments[-1].write_indexes(finish=closing, spare=closing)
         if not (closing and self.needs_no_snapshot(producers)):
             files.append(self.snapshots.write(end_offset, producers.encode()))
@@ -287,7 +274,7 @@ class SegmentRow:
         taken = self.segments[first:last]
         del self.segments[first:last]
         del self.bases[first:last]
-        self._count_sealed()
+        self._recount()
         return taken
 
     def delete(self, segments: list[Segment], due_ms: int) -> None:
@@ -304,7 +291,7 @@ class SegmentRow:
         """Where to cut so that the log ends at `offset`, or at the batch that reaches across it."""
         slot = self.slot_of(offset)
         segment = self.segments[slot]
-        with _blaming(segment):
+        with blaming(segment):
             place = segment.find(offset)
             if place is None:
                 return Cut(slot, segment.size, offset)
@@ -316,14 +303,15 @@ class SegmentRow:
     def cut(self, cut: Cut, due_ms: int) -> None:
         """End the row there. Then the producers have to be restored."""
         segment = self.segments[cut.slot]
+        self.aborted.index_of(cut.slot)  # it is shortened too
         self.snapshots.remove_after(cut.end_offset)  # first: one behind the end of a log is a sign of damage
         taken = self.take_out(cut.slot + 1, len(self.segments))
         self.delete(taken, due_ms)
         if cut.position < segment.size or taken:
-            with _blaming(segment):
+            with blaming(segment):
                 segment.truncate(cut.position)
         self._snapshot_position = 0 if taken else min(self._snapshot_position, segment.size)
-        self._count_sealed()
+        self._recount()
 
     def sync_cut(self) -> None:
         """Sync the end of the row and which segments there are. Blocks."""
@@ -333,7 +321,7 @@ class SegmentRow:
     def restore_producers(self, producers: ProducerStates, end_offset: int) -> None:
         """Make them what they were when the log ended there, as it does again. Later snapshots go."""
         self.snapshots.remove_after(end_offset)
-        with _blaming(self.segments[-1]):
+        with blaming(self.segments[-1]):
             restore_producers(producers, self.snapshots, self.segments, end_offset, self._clock.now_ms())
 
     def start_empty(self, start_offset: int, due_ms: int) -> None:
@@ -353,13 +341,14 @@ class SegmentRow:
 
     # -- what compaction puts in place of others (see `cleaning.swap`) --------------------------------
 
-    def new_segment(self, base_offset: int, size: int, suffix: str) -> Segment:
+    def new_segment(self, base_offset: int, size: int, suffix: str, *, has_aborted: bool) -> Segment:
         """A closed segment, not of the row, whose files are there already, under names with `suffix`."""
         now_ms = self._clock.now_ms()
         segment = Segment(
             self._disk, self._folder, base_offset, size, self._open_segments, now_ms, suffix=suffix
         )
         segment.sealed = True
+        segment.found_transactions(has_aborted)
         return segment
 
     def replace(self, replaced: Sequence[int], segment: Segment) -> list[Segment]:
@@ -376,7 +365,7 @@ class SegmentRow:
         self.segments[first:last] = [segment]
         self.bases[first:last] = [segment.base_offset]
         self._replacements += 1
-        self._count_sealed()
+        self._recount()
         return old
 
     def retire(self, old: list[Segment], successor: Segment) -> None:

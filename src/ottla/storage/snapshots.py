@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ottla.storage.file_names import SNAPSHOT_SUFFIX, file_name
 from ottla.storage.files import Disk, File
-from ottla.storage.producer_state import CorruptSnapshot, ProducerStates
+from ottla.storage.producer_snapshot import CorruptSnapshot
+from ottla.storage.producer_state import ProducerStates
 
 logger = logging.getLogger(__name__)
 

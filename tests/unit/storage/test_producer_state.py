@@ -6,7 +6,8 @@ import pytest
 
 from ottla.protocol.batches import BatchHeader, read_header
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.producer_state import ControlRecord, CorruptSnapshot, ProducerStates, fair_limit
+from ottla.storage.producer_snapshot import CorruptSnapshot
+from ottla.storage.producer_state import ControlRecord, ProducerStates, fair_limit
 from unit.storage.logs import T0, batch, from_producer
 
 COMMIT, ABORT = ControlRecord(True, 3), ControlRecord(False, 3)

@@ -41,6 +41,9 @@ from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
+    AbortedTransaction as Aborted,
+)
+from ottla.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -52,6 +55,7 @@ from ottla.replication.follower_progress import FollowerFetch
 from ottla.replication.leading import check_follower, follower_fetched, is_idle
 from ottla.replication.partition import Isolation, Partition
 from ottla.storage.results import NotInMemory
+from ottla.storage.transaction_index import AbortedTransaction
 
 MAX_WAIT_SECONDS = 600.0
 """No answer waits for longer, whatever the client says: it may be empty, and then the client asks again.
@@ -366,6 +370,7 @@ class _Fetch:
         return self.enough
 
     def _read_one(self, want: Wanted, place: int, max_bytes: int, at_least_one: bool) -> PartitionData:
+        committed_only = self._isolation is _LAST_STABLE_OFFSET
         try:
             partition = self._looked_at = self._partition(want)
             if want.last_fetched_epoch >= 0:
@@ -377,7 +382,7 @@ class _Fetch:
                         last_stable_offset=partition.last_stable_offset,
                         log_start_offset=partition.log_start_offset,
                         diverging_epoch=EpochEndOffset(epoch=parted[0], end_offset=parted[1]),
-                        aborted_transactions=[] if self._isolation is _LAST_STABLE_OFFSET else None,
+                        aborted_transactions=[] if committed_only else None,
                         records=b"",
                     )
             if self._follower is not None and place >= self._counted:
@@ -392,7 +397,7 @@ class _Fetch:
                     self._broker.isr_changes.noted(partition)
                 if self._session is not None:
                     self._session.was_read((want.topic, want.partition), partition)
-            records, high_watermark, stable, start = partition.read(
+            records, high_watermark, stable, start, aborted = partition.read(
                 want.fetch_offset, max_bytes, self._isolation, at_least_one, wait=self._wait
             )
         except ApiError as error:
@@ -402,7 +407,7 @@ class _Fetch:
             high_watermark=high_watermark,
             last_stable_offset=stable,
             log_start_offset=start,
-            aborted_transactions=[] if self._isolation is _LAST_STABLE_OFFSET else None,
+            aborted_transactions=_aborted_to_tell(aborted) if committed_only else None,
             records=b"" if records is None else records,
         )
 
@@ -512,3 +517,7 @@ class _Fetch:
                 )
             topics[-1].partitions.append(data)
         return FetchResponse(session_id=NO_SESSION if session is None else session.id, responses=topics)
+
+
+def _aborted_to_tell(aborted: list[AbortedTransaction]) -> list[Aborted]:
+    return [Aborted(producer_id=each.producer_id, first_offset=each.first_offset) for each in aborted]
