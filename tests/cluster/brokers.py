@@ -28,6 +28,7 @@ from ottla.protocol.errors import ApiError, error_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from ottla.protocol.schema import Request
+from ottla.storage.files import Disk
 
 PATIENCE = 60.0
 """Seconds for what takes milliseconds on an idle machine."""
@@ -40,11 +41,14 @@ class Cluster:
         *,
         registry: Callable[[], Registry] | None = None,
         settings: Mapping[str, object] | None = None,
+        disks: Mapping[int, Disk] | None = None,
     ) -> None:
-        """`registry` makes a session; without it all brokers share a SQLite file in `folder`."""
+        """`registry` makes a session; without it all brokers share a SQLite file in `folder`. `disks` are
+        those of some brokers, by their ids."""
         self._folder = folder
         self._make_registry = registry or self._sqlite
         self._settings = {key: str(value) for key, value in (settings or {}).items()}
+        self._disks = disks or {}
         self._clients: dict[int, PeerClient] = {}
         self._registries: dict[int, Registry] = {}
         self.brokers: dict[int, Broker] = {}
@@ -84,7 +88,7 @@ class Cluster:
             self._registries[broker_id] = self._make_registry()
             return self._registries[broker_id]
 
-        broker = Broker(config, registry=registry)
+        broker = Broker(config, registry=registry, disk=self._disks.get(broker_id))
         await broker.start()
         self.brokers[broker_id] = broker
 

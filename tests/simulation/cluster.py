@@ -6,7 +6,8 @@ prints a line for each run that broke a promise, with its seed, and how many run
 
 Topics have three replicas and `min.insync.replicas=2`; producers are idempotent and wait for all. At the end
 all faults are mended: then all replicas get in sync again in a bounded time, with equal logs that hold all
-that was acknowledged, read and committed, and the cluster serves.
+that was acknowledged, read and committed, and the cluster serves. It also does while the disk of one broker,
+a leader, is full or fails and nothing else is wrong.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ TOPIC, PARTITIONS = "orders", 2
 GROUP = "readers"
 CONFIGS: list[dict[str, int]] = [{}, {"segment.ms": 5000}, {"flush.messages": 1}]
 """What the topic is made with: one of these."""
+KEPT_FREE = [-1, 0]
+"""`log.dir.min.free.bytes`, one of these: producers are refused in time, or by the disk itself."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 100,
     "offsets.topic.num.partitions": 1,
@@ -87,8 +90,9 @@ class Run:
         self.world = World(seed)
         self._seconds = seconds
         size = 5 if self.world.rng("size").random() < 0.2 else 3
+        settings = {**SETTINGS, "log.dir.min.free.bytes": self.world.rng("space").choice(KEPT_FREE)}
         self.brokers = {
-            n: self.world.broker(f"broker-{n}", {**SETTINGS, "node.id": n}) for n in range(1, size + 1)
+            n: self.world.broker(f"broker-{n}", {**settings, "node.id": n}) for n in range(1, size + 1)
         }
         self.history = History(flushed=frozenset())
         self.faults = Faults(self.world, self.brokers)
@@ -97,6 +101,8 @@ class Run:
             name: fault for name, fault in self.faults.kinds().items() if not kinds or name in kinds
         }
         self._healed = 0.0
+        client = self._client("last producer")
+        self._last_producer = Producer("last", client, self.history, self.world.rng("last"), may_lose=False)
         self.world.loop.after_step = self._step
 
     def _step(self) -> None:
@@ -135,6 +141,8 @@ class Run:
         for result in await asyncio.gather(*clients, return_exceptions=True):
             if isinstance(result, Violation):
                 raise result
+        await self._heal(everything)
+        await self._serve_with_a_bad_disk(everything)
         await self._heal(everything)
         await self._check(everything)
         for broker in self.brokers.values():
@@ -210,15 +218,25 @@ class Run:
 
     # -- what must hold -------------------------------------------------------------------------------
 
+    async def _serve_with_a_bad_disk(self, partitions: list[Partition]) -> None:
+        """A leader's disk breaks, and others lead."""
+        registered = self.checks.registered_state(TOPIC, 0)
+        assert registered is not None
+        await self.faults.break_disk(self.brokers[registered[1].leader])
+        for _ in range(3):
+            await self._send_one_to_each(partitions)
+
+    async def _send_one_to_each(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            what = f"a record to be acknowledged in {partition}"
+            await self._within(self._last_producer.send(partition, 1), what)
+
     async def _heal(self, partitions: list[Partition]) -> None:
         """All faults are over: the cluster becomes whole, and serves."""
         loop = self.world.loop
         began = loop.time()
         await self._within(self.faults.mend(), "all brokers to run")
-        client = self._client("last producer")
-        producer = Producer("last", client, self.history, self.world.rng("last"), may_lose=False)
-        for partition in partitions:
-            await self._within(producer.send(partition, 1), f"a record to be acknowledged in {partition}")
+        await self._send_one_to_each(partitions)
         while found := self.checks.differences():
             if loop.time() > began + HEAL_SECONDS:
                 raise Violation(f"after {HEAL_SECONDS:g} s without faults: {'; '.join(found)}")

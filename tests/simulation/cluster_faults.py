@@ -28,6 +28,10 @@ _THREAD_START = 0.001
 Fault = Callable[[SimulatedBroker], Awaitable[None]]
 
 
+def has_failed_log(broker: SimulatedBroker) -> bool:
+    return any(replica.log.failure is not None for replica in getattr(broker.broker, "replicas", ()))
+
+
 class Faults:
     def __init__(self, world: World, brokers: Mapping[int, SimulatedBroker]) -> None:
         self._world = world
@@ -54,6 +58,7 @@ class Faults:
             "slow": self._slow,
             "reset": self._reset,
             "disk": self._fail_disk,
+            "full": self._fill_disk,
             "slow-disk": self._slow_down_disk,
             "clock": self._set_clock,
             "rejoin": self._lose_while_joining,
@@ -302,12 +307,31 @@ class Faults:
     # -- disks ----------------------------------------------------------------------------------------
 
     async def _fail_disk(self, broker: SimulatedBroker) -> None:
-        """A disk that refuses some of its work; then it is repaired and the broker started again."""
+        """A disk that refuses some of its work; then it is repaired.
+
+        The broker is started again where a log is offline, and sometimes without need.
+        """
         broker.disk.fail(self._rng.choice(["write", "sync", "read"]), name=".log")
         await asyncio.sleep(self._a_while())
         broker.disk.heal()
-        self.crash(broker)
-        await self._start_again(broker)
+        if has_failed_log(broker) or self._rng.random() < 0.5:
+            self.crash(broker)
+            await self._start_again(broker)
+
+    async def _fill_disk(self, broker: SimulatedBroker) -> None:
+        """A disk that is full, or nearly so, for a while."""
+        broker.disk.free_bytes = self._rng.choice([0, 2_000, 20_000])
+        await asyncio.sleep(self._a_while())
+        broker.disk.free_bytes = None
+
+    async def break_disk(self, broker: SimulatedBroker) -> None:
+        """Until `mend`."""
+        kind = self._rng.choice(["full", "write", "sync", "read"])
+        logger.warning("the disk of %s breaks: %s", broker.name, kind)
+        if kind == "full":
+            broker.disk.free_bytes = 0
+        else:
+            broker.disk.fail(kind, name=".log")
 
     async def _slow_down_disk(self, broker: SimulatedBroker) -> None:
         """Its writes go to threads, and are done there after a while."""
@@ -339,5 +363,7 @@ class Faults:
         for broker in self._brokers:
             broker.disk.heal()
             self._world.resume(broker.host)
+            if has_failed_log(broker):
+                self.crash(broker)
         await asyncio.gather(*self._starts)
         await asyncio.gather(*map(self.start, self._brokers))

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from ottla.broker.controller_channel import ControllerChannel
 from ottla.cluster import isr_requests
+from ottla.cluster.disk_states import DiskReport
 from ottla.cluster.image import PartitionState
 from ottla.cluster.layout import CONTROLLER_EPOCH
 from ottla.cluster.leadership import Leadership, Term
@@ -88,11 +90,17 @@ def test_a_replica_of_an_earlier_broker_epoch_in_the_isr_lacks_records(
     expand_due = ReplicaState.expand_due
 
     def alter_any_epoch(
-        state: PartitionState, wanted: WantedIsr, brokers: Brokers, epochs: Mapping[int, int], *, min_isr: int
+        state: PartitionState,
+        wanted: WantedIsr,
+        brokers: Brokers,
+        epochs: Mapping[int, int],
+        *,
+        min_isr: int,
+        failed: frozenset[int],
     ) -> PartitionState:
         isr = [(broker, epochs.get(broker, -1)) for broker, _ in wanted.isr]
         wanted = WantedIsr(wanted.sender, wanted.leader_epoch, wanted.partition_epoch, isr)
-        return alter(state, wanted, brokers, epochs, min_isr=min_isr)
+        return alter(state, wanted, brokers, epochs, min_isr=min_isr, failed=failed)
 
     def expand_due_of_any_epoch(
         self: ReplicaState, broker_epoch: Callable[[int], int | None]
@@ -112,6 +120,16 @@ def test_watches_that_a_reconnection_loses_leave_the_cluster_as_it_was(
 
     monkeypatch.setattr(SimulatedRegistry, "dirty", lose_watches)
     assert "without faults" in violation_found("registry", "isolate", "kill")
+
+
+def test_a_broker_that_does_not_report_its_bad_disk_keeps_what_others_could_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def heard_by_nobody(self: ControllerChannel, report: DiskReport) -> tuple[int, int]:
+        return 1 << 30, 1 << 62
+
+    monkeypatch.setattr(ControllerChannel, "report_disk", heard_by_nobody)
+    assert "were too short for a record to be acknowledged" in violation_found("stop")
 
 
 def test_an_ambiguous_commit_taken_for_failed_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ waits for a disk that another one needs. A small answer that contains slices is 
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from asyncio import AbstractEventLoop
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from ottla.broker.buffers import UnsentAnswers
@@ -42,6 +44,9 @@ class SendingHost(Protocol):
     unsent: UnsentAnswers
     answer_scratch: memoryview
     """Small answers are put together here."""
+
+    on_read_error: Callable[[], None]
+    """Called when the disk did not let an answer be read."""
 
     def now(self) -> float: ...
 
@@ -112,7 +117,7 @@ class AnswerSender:
             try:
                 parts = self._joined(parts)
             except OSError as error:
-                self._connection.close(f"an answer cannot be read from the log: {error}")
+                self._unreadable(error)
                 return
         if len(parts) == 1:
             only = parts[0]
@@ -180,7 +185,7 @@ class AnswerSender:
             if self._closed:
                 return
             if error is not None:
-                self._connection.close(f"an answer cannot be read from the log: {error}")
+                self._unreadable(error)
             else:
                 self._cached = length
                 self._go_on()
@@ -224,7 +229,14 @@ class AnswerSender:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
+            if error.errno == errno.EIO:  # of the file: a socket has other errors
+                self._unreadable(error)
+                return False
             logger.debug("%r is gone: %s", self._connection, error)
             self._connection.close()
             return False
         return True
+
+    def _unreadable(self, error: OSError) -> None:
+        self._host.on_read_error()
+        self._connection.close(f"an answer cannot be read from the log: {error}")

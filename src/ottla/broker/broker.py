@@ -26,6 +26,7 @@ from ottla.broker.cleaning import Cleaning
 from ottla.broker.client_memory import ClientMemory
 from ottla.broker.creation_rate import CreationRate
 from ottla.broker.data_folder import check_belongs_here, claim
+from ottla.broker.disk_reports import DiskReports
 from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.fencing import Fencing
 from ottla.broker.fetch_sessions import FetchSessions
@@ -67,12 +68,14 @@ from ottla.cluster.image import (
 from ottla.cluster.registry import Registry, RegistryError
 from ottla.cluster.registry_backends import registry_at
 from ottla.cluster.topic_ids import id_text
+from ottla.cluster.topic_rules import INTERNAL_TOPICS
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.log_lines import ClientLog
 from ottla.peer.client import Connector
 from ottla.peer.tcp import TcpConnector
 from ottla.protocol.errors import ApiError
+from ottla.replication.partition import Partition
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replicas import Replicas
 from ottla.storage.files import Disk, RealDisk
@@ -174,6 +177,7 @@ class Broker:
             self.clock,
             config_for=lambda _: at_start,
             flush_seconds=self.metrics.flush_seconds,
+            on_trouble=lambda log: self._disk_reports.trouble(log),
         )
         self.log_starts = LogStarts(self.directory.checkpoint_log_starts, self.in_thread)
         self._fencing = Fencing(
@@ -203,6 +207,16 @@ class Broker:
             lambda: self.config["log.dir.min.free.bytes"],
             lambda: self._maintenance.free_space(),
         )
+        self._disk_reports = DiskReports(
+            self.node_id,
+            self.replicas,
+            self.space,
+            lambda: self.image,
+            lambda report: self.channel.report_disk(report),
+            self.clock,
+        )
+        self.space.changed = self._disk_reports.look
+        self._server.on_read_error = self._disk_reports.refused
         self._maintenance = Maintenance(
             lambda: self.config, self.clock, self.replicas, self.directory, self.space, self.in_thread
         )
@@ -258,10 +272,17 @@ class Broker:
             lambda leader: PeerLeader(self._membership.peers, leader),
             self._broker_epoch,
             lambda: self.config,
+            self._admit_replicated,
         )
         self.follower = ImageFollower(
             [self._partitions.drop_deleted, self._take_settings, self._partitions.adopt_changed],
-            [self._tell_peers, self.fetching.follow, self._tell_groups, self._tell_isr_changes],
+            [
+                self._tell_peers,
+                self.fetching.follow,
+                self._tell_groups,
+                self._tell_isr_changes,
+                self._disk_reports.follow,
+            ],
         )
         try:
             await self._start()
@@ -279,6 +300,7 @@ class Broker:
         self._suspension.start(self._membership.has_newest_image)
         self._fencing.start()
         self.isr_changes.start()
+        self._disk_reports.start()
         self._maintenance.start()
         self._projector.configure(is_wanted=self.config["group.registry.projection"])
         self.cleaning.start()
@@ -349,6 +371,7 @@ class Broker:
         await self._suspension.stop()
         await self._fencing.stop()
         await self.isr_changes.stop()
+        await self._disk_reports.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self._projector.stop()
@@ -396,6 +419,7 @@ class Broker:
         await self._suspension.stop()
         await self._fencing.stop()
         await self.isr_changes.stop()
+        await self._disk_reports.stop()
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self._projector.stop()
@@ -507,3 +531,9 @@ class Broker:
             await self._partitions.make_missing(self.image)
             await self.fetching.place_missing(self.image)
             self._follow_groups(self.image)
+            self._disk_reports.look()
+
+    def _admit_replicated(self, partition: Partition, size: int) -> None:
+        """Followers leave the last of the space to what groups and deletions need, as producers have to."""
+        if partition.topic not in INTERNAL_TOPICS:
+            self.space.admit(size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ottla.cluster.disk_states import NOBODY, Replica
 from ottla.cluster.image import NO_LEADER, BrokerNode, ClusterImage, Endpoint, PartitionState
 from ottla.protocol.errors import ErrorCode
 
@@ -44,7 +45,7 @@ class PartitionView(NamedTuple):
 class ClientView:
     """An image as it looks to a client on `listener` that speaks this version of Metadata."""
 
-    __slots__ = ("_fenced_leader", "_version", "image", "reachable")
+    __slots__ = ("_failed", "_fenced_leader", "_version", "image", "reachable")
 
     def __init__(
         self,
@@ -57,6 +58,10 @@ class ClientView:
         self._fenced_leader = fenced_leader
         self.reachable = endpoints_on(image, listener)
         self._version = version
+        self._failed: dict[Replica, frozenset[int]] = {}
+        for node in image.brokers.values():
+            for replica in node.disk.failed:
+                self._failed[replica] = self._failed.get(replica, NOBODY) | {node.id}
 
     @property
     def controller(self) -> int:
@@ -64,9 +69,14 @@ class ClientView:
         controller = self.image.controller_id
         return controller if controller in self.reachable else next(iter(self.reachable), -1)
 
-    def partition(self, state: PartitionState) -> PartitionView:
+    def failed_at(self, topic_id: bytes, index: int) -> frozenset[int]:
+        """The brokers whose replica of a partition has no sound log."""
+        return self._failed.get((topic_id, index), NOBODY)
+
+    def partition(self, state: PartitionState, failed: frozenset[int] = NOBODY) -> PartitionView:
+        """`failed`: brokers whose replica is offline, though they are there."""
         replicas, isr = list(state.replicas), list(state.isr)
-        offline = [replica for replica in replicas if replica not in self.reachable]
+        offline = [each for each in replicas if each not in self.reachable or each in failed]
         error, leader = 0, state.leader
         if leader not in self.reachable:
             error, leader = self._missing(leader), NO_LEADER
@@ -74,8 +84,8 @@ class ClientView:
             error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
         if self._version == 0 and offline:
             # There is no field for offline replicas yet: they are left out, and the error says so.
-            replicas = [replica for replica in replicas if replica in self.reachable]
-            isr = [replica for replica in isr if replica in self.reachable]
+            replicas = [replica for replica in replicas if replica not in offline]
+            isr = [replica for replica in isr if replica not in offline]
             error = error or ErrorCode.REPLICA_NOT_AVAILABLE
         return PartitionView(error, leader, replicas, isr, offline)
 

@@ -18,6 +18,8 @@ from ottla.broker.image_polls import ImagePolls
 from ottla.broker.peers import CONTROL, FORWARDS, Peers
 from ottla.broker.producer_id_block import ProducerIdBlock
 from ottla.cluster.controller import Controller, Outcome
+from ottla.cluster.disk_states import DiskReport
+from ottla.cluster.image_wire import failed_to_wire
 from ottla.cluster.topic_rules import NewTopic
 from ottla.peer.client import PeerClient, PeerUnreachable, UnsupportedByPeer
 from ottla.protocol import codec
@@ -33,6 +35,7 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from ottla.protocol.messages.forward import ForwardRequest
+from ottla.protocol.messages.report_disk import ReportDiskRequest, ReportDiskResponse
 from ottla.protocol.schema import Request
 
 logger = logging.getLogger("ottla.broker")
@@ -220,6 +223,29 @@ class ControllerChannel:
             async with asyncio.timeout(LEADERS_SECONDS):
                 await self._caught_up(answer.image_version)
         return answer
+
+    async def report_disk(self, report: DiskReport) -> tuple[int, int]:
+        """Tell the controller how this broker's disk is. ApiError when it may not have heard it.
+
+        The controller epoch and the broker epoch in which it was heard.
+        """
+
+        async def local() -> tuple[int, int]:
+            epoch = self._broker_epoch()
+            return await self._controller.take_disk_report(self._node_id, epoch, report), epoch
+
+        async def remote(client: PeerClient, left: float) -> tuple[int, int]:
+            request = ReportDiskRequest(
+                broker_id=self._node_id,
+                broker_epoch=self._broker_epoch(),
+                is_impaired=report.impaired,
+                failed=failed_to_wire(report.failed),
+            )
+            answer: ReportDiskResponse = await client.call(request, timeout=left)
+            _check(answer.error_code)
+            return answer.controller_epoch, request.broker_epoch
+
+        return await self._at_controller(local, remote, CONTROL, _CALL_SECONDS, repeatable=True)
 
     async def _at_controller(
         self,

@@ -94,7 +94,9 @@ class IsrChanges:
                 f"broker {broker_id} is registered with epoch {node.epoch}, not {broker_epoch}",
             )
         # With a newer epoch the image is behind: the fetch counts, but the follower may not join yet.
-        may_join = node is not None and not node.fenced and node.epoch == broker_epoch
+        may_join = (
+            node is not None and not node.fenced and node.epoch == broker_epoch and not node.disk.impaired
+        )
         now_ms = int(self._clock.monotonic() * 1000)
         return FollowerFetch(broker_id, broker_epoch, may_join, now_ms, self._max_lag_ms())
 
@@ -112,9 +114,9 @@ class IsrChanges:
                 self._wake.set()
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """The epoch under which a broker is registered and not fenced."""
+        """The epoch under which a broker is registered, not fenced, and may join in-sync sets."""
         node = self._image().brokers.get(broker_id)
-        return None if node is None or node.fenced else node.epoch
+        return None if node is None or node.fenced or node.disk.impaired else node.epoch
 
     # -- what is due --------------------------------------------------------------------------------------
 

@@ -59,7 +59,10 @@ class _Place(NamedTuple):
 
 
 class ReplicaFetching:
-    """`leader` gives the connection to a broker, `broker_epoch` the epoch of this broker's registration."""
+    """`leader` gives the connection to a broker, `broker_epoch` the epoch of this broker's registration.
+
+    `admit` is asked before bytes are written, see `FetchLoop`.
+    """
 
     def __init__(
         self,
@@ -68,12 +71,14 @@ class ReplicaFetching:
         leader: Callable[[int], Leader],
         broker_epoch: Callable[[], int],
         config: Callable[[], BrokerConfig],
+        admit: Callable[[Partition, int], None] = lambda partition, size: None,
     ) -> None:
         self._node_id = node_id
         self._replicas = replicas
         self._leader = leader
         self._broker_epoch = broker_epoch
         self._config = config
+        self._admit = admit
         self._places: dict[Key, _Place] = {}
         self._loops: dict[int, FetchLoop] = {}
 
@@ -139,6 +144,7 @@ class ReplicaFetching:
                 self._node_id,
                 replica_epoch=self._broker_epoch,
                 settings=lambda: fetch_settings(self._config()),
+                admit=self._admit,
             )
             loop.start()
         loop.follow(partition)

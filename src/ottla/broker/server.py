@@ -93,6 +93,7 @@ class Server:
         self.client_memory = client_memory
         self.send_file = sockets.send_file
         self.answer_scratch = memoryview(bytearray(_ANSWER_SCRATCH))
+        self.on_read_error: Callable[[], None] = lambda: None
         self.page_reader = PageReader()
         self.memory = RequestMemory(limits.request_memory, now=lambda: self.now())
         self.memory.on_contention = self._sweep_soon

@@ -4,7 +4,8 @@ On a disk that is full to the last byte nothing can be written any more, not eve
 space. So below `log.dir.min.free.bytes` the broker takes no more records from producers, while reading,
 committing offsets and deleting go on in the space that is left. Above it, below twice the mark, retention is
 brought forward, and what was to be deleted later is deleted now. When there is space again, all goes on by
-itself.
+itself. In a cluster others lead meanwhile (`disk_reports`), and followers here take no records of their
+leaders either, except for internal topics.
 
 Asking the file system is cheap but not free, and appends are many: it is asked after so many bytes that they
 could have used up a part of the space, when a producer was refused and a little time has passed, and now and
@@ -55,6 +56,10 @@ class Space:
         self.mark = 0
         self.is_short = False
         self.is_tight = False
+        self.is_impaired = False
+        """It was short of space, and has not gained enough since to stay out of that for a while."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when `is_impaired` has changed."""
         self._budget = 0  # bytes that may be written before the next look
         self._looked_at = float("-inf")
 
@@ -86,6 +91,8 @@ class Space:
         usable = self.free - self.mark
         was_short, self.is_short = self.is_short, usable <= 0 and self.mark > 0
         self.is_tight = self.mark > 0 and self.free < 2 * self.mark
+        was_impaired = self.is_impaired
+        self.is_impaired = self.is_short or (was_impaired and 2 * self.free < 3 * self.mark)
         self._budget = min(max(usable // _SHARE_OF_SPACE, _SHORTEST_STEP), _LONGEST_STEP)
         if self.is_short:
             self._budget = 0
@@ -100,6 +107,8 @@ class Space:
             )
         elif was_short and not self.is_short:
             logger.warning("%s: %d bytes are free again, producers go on", self._folder, self.free)
+        if self.is_impaired != was_impaired:
+            self.changed()
         if self.is_tight:
             self._free_space()
 

@@ -24,6 +24,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.cluster import layout
 from ottla.cluster.changes import batches, config_change, creation, deletion, growth
 from ottla.cluster.config_rules import GroupConfigLimit
+from ottla.cluster.disk_states import DiskReport
 from ottla.cluster.elections import Elections, ElectionSettings, RegisteredBroker
 from ottla.cluster.feed import ImageFeed
 from ottla.cluster.image import (
@@ -245,9 +246,26 @@ class Controller:
     async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Gives partitions the in-sync sets that their leader asks for."""
         try:
-            return await self._elect(lambda: self._elections.alter_partitions(request))
+            response = await self._elect(lambda: self._elections.alter_partitions(request))
         except ApiError as refusal:
             return AlterPartitionResponse(error_code=refusal.code)
+        self._settle_soon()
+        return response
+
+    async def take_disk_report(self, broker_id: int, broker_epoch: int, report: DiskReport) -> int:
+        """Moves what a broker cannot lead any more, because of its disk. ApiError if that cannot be done.
+
+        The controller epoch in which it was heard: the next controller has to be told again.
+        """
+        try:
+            await self._elect(lambda: self._elections.take_disk_report(broker_id, broker_epoch, report))
+        finally:
+            self._look_again.set()  # what could not be written is decided again
+        return self.image.controller_epoch
+
+    def _settle_soon(self) -> None:
+        if self._elections.partitions_changed():
+            self._look_again.set()
 
     async def begin_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[int, int]:
         """Moves the leaderships of a broker away that is about to stop. ApiError if that cannot be done.
@@ -302,7 +320,9 @@ class Controller:
             )
             return await self._writer.write_all(plans, creation) if not validate_only else plans
 
-        return await self._as_controller(decide, len(requests))
+        outcome = await self._as_controller(decide, len(requests))
+        self._settle_soon()
+        return outcome
 
     async def delete_topics(self, topics: Sequence[str | bytes]) -> Outcome[TopicImage]:
         """Deletes by name or by id (bytes); the results are the topics as they were."""
@@ -349,7 +369,9 @@ class Controller:
                 else plans
             )
 
-        return await self._as_controller(decide, len(requests))
+        outcome = await self._as_controller(decide, len(requests))
+        self._settle_soon()
+        return outcome
 
     # Configuration and producer ids
 

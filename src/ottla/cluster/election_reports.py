@@ -22,10 +22,22 @@ def broker_news(broker_id: int, old: BrokerNode | None, new: BrokerNode | None) 
     if old is None or old.epoch != new.epoch:
         return f"broker {broker_id} joined: {new}"
     if old.fenced == new.fenced:
-        return f"broker {broker_id} changed: {new}"
+        if old.disk == new.disk:
+            return f"broker {broker_id} changed: {new}"
+        return f"broker {broker_id} {_disk_news(new)}"
     if new.fenced:
         return f"broker {broker_id} is fenced: it has not asked for the cluster image for too long"
     return f"broker {broker_id} is in service: it follows the cluster image"
+
+
+def _disk_news(broker: BrokerNode) -> str:
+    disk = broker.disk
+    troubles = []
+    if disk.impaired:
+        troubles.append("has a full or failing disk: others lead what they can")
+    if disk.failed:
+        troubles.append(f"has {len(disk.failed)} replicas without a sound log")
+    return " and ".join(troubles) or "has a sound disk again"
 
 
 async def report_elections(

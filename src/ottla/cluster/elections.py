@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from ottla.clock import Clock
 from ottla.cluster import layout
+from ottla.cluster.disk_states import DiskReport, DiskStates
 from ottla.cluster.election_reports import broker_news, report_elections
 from ottla.cluster.image import (
     BROKER_CONFIG,
@@ -63,8 +64,9 @@ class RegisteredBroker:
     lost: Lost
 
 
-Decision = Callable[[PartitionState, int, bool], PartitionState]
-"""From a state, the topic's min.insync.replicas and its unclean.leader.election.enable to the next state."""
+Decision = Callable[[PartitionState, int, bool, frozenset[int]], PartitionState]
+"""From a state, the topic's min.insync.replicas, its unclean.leader.election.enable and the brokers whose
+replica has failed, to the next state."""
 
 
 class Elections:
@@ -88,6 +90,7 @@ class Elections:
         """Brokers that are about to stop, and their epochs."""
         self._lost: dict[int, Lost] = {}
         self._unclean_epochs: dict[int, int] = {}
+        self._disks = DiskStates()
         self._seen: set[int] = set()
         """Brokers that were in service in this term."""
         self._waiting_until = 0.0
@@ -114,6 +117,7 @@ class Elections:
         now = self._now
         image = loaded.image
         self._stopping = {}
+        self._disks = DiskStates()
         self._lost = dict(loaded.lost)
         self._unclean_epochs = dict(loaded.unclean_epochs)
         brokers = {
@@ -169,10 +173,12 @@ class Elections:
         known = self._image.brokers
         for broker_id in known.keys() - present.keys():
             self._liveness.left(broker_id)
+            self._forget_disk(broker_id)
             self._lost.pop(broker_id, None)
         fresh = [id_ for id_, each in present.items() if self._is_fresh(each.node)]
         for broker_id in fresh:
             self._liveness.registered(broker_id, present[broker_id].node.epoch, now)
+            self._forget_disk(broker_id)
             self._lost[broker_id] = present[broker_id].lost
         self._seen |= {id_ for id_ in present if not self._liveness.is_fenced(id_, now)}
         self._stopping = {
@@ -190,6 +196,27 @@ class Elections:
         for broker_id in fresh:
             self._liveness.shown(broker_id, self._image.version)
 
+    async def take_disk_report(self, broker_id: int, broker_epoch: int, report: DiskReport) -> None:
+        """A broker says how its disk is: others lead what it cannot, and it is shown to all."""
+        self.check_broker(broker_id, broker_epoch)
+        if self._disks.report(broker_id, report):
+            self._settled = None
+        await self._settle(self._image.brokers, {})
+        self._show(self._image.brokers, self._now)
+
+    def partitions_changed(self) -> bool:
+        """Others than the rules have changed partitions; whether `take_in` has to follow.
+
+        A new partition, or one with more replicas in sync, may be led by a broker whose disk is impaired.
+        """
+        if self._disks:
+            self._settled = None
+        return bool(self._disks)
+
+    def _forget_disk(self, broker_id: int) -> None:
+        if self._disks.forget(broker_id):
+            self._settled = None
+
     def _is_fresh(self, node: BrokerNode) -> bool:
         shown = self._image.brokers.get(node.id)
         return shown is None or shown.epoch != node.epoch
@@ -202,7 +229,8 @@ class Elections:
         shown = self._image.brokers
         changed: dict[int, BrokerNode | None] = {id_: None for id_ in shown if id_ not in nodes}
         for broker_id, node in nodes.items():
-            node = replace(node, fenced=self._liveness.is_fenced(broker_id, now))
+            fenced = self._liveness.is_fenced(broker_id, now)
+            node = replace(node, fenced=fenced, disk=self._disks.of(broker_id))
             if shown.get(broker_id) != node:
                 changed[broker_id] = node
         for broker_id, new in changed.items():
@@ -221,6 +249,7 @@ class Elections:
             stopping=stopping,
             unclean=frozenset(unclean),
             emptied=frozenset(id_ for id_, lost in self._lost.items() if lost is Lost.ALL),
+            impaired=self._disks.impaired,
             seen=frozenset(self._seen) if waiting else frozenset(),
             waiting=waiting,
         )
@@ -233,8 +262,10 @@ class Elections:
         if brokers == self._settled:
             return
 
-        def decide(state: PartitionState, min_isr: int, unclean_allowed: bool) -> PartitionState:
-            return settle(state, brokers, min_isr=min_isr, unclean_allowed=unclean_allowed)
+        def decide(
+            state: PartitionState, min_isr: int, unclean_allowed: bool, failed: frozenset[int]
+        ) -> PartitionState:
+            return settle(state, brokers, min_isr=min_isr, unclean_allowed=unclean_allowed, failed=failed)
 
         self._settled = None
         changed = await self._decisions(decide)
@@ -254,20 +285,22 @@ class Elections:
     ) -> dict[str, dict[int, PartitionState]]:
         """What `decide` changes, of all partitions or those of some topics."""
         image = self._image
+        failed_at = self._disks.failed_at
         changed: dict[str, dict[int, PartitionState]] = {}
         # Most partitions of a cluster are in one of a few states, which they share.
-        decided: dict[tuple[int, int, bool], PartitionState] = {}
+        decided: dict[tuple[int, int, bool, frozenset[int]], PartitionState] = {}
         looked_at = 0
         for name in image.topics if topics is None else topics:
             min_isr, unclean_allowed = self._rules_of(name)
-            for index, state in enumerate(image.topics[name].partitions):
+            topic = image.topics[name]
+            for index, state in enumerate(topic.partitions):
                 looked_at += 1
                 if looked_at % _AT_A_TIME == 0:
                     await asyncio.sleep(0)
-                key = id(state), min_isr, unclean_allowed
+                key = id(state), min_isr, unclean_allowed, failed_at(topic.id, index)
                 new = decided.get(key)
                 if new is None:
-                    new = decided[key] = decide(state, min_isr, unclean_allowed)
+                    new = decided[key] = decide(state, *key[1:])
                 if new is not state:
                     changed.setdefault(name, {})[index] = new
         return changed
@@ -285,7 +318,7 @@ class Elections:
             return
         self._balance_at = self._now + interval
         brokers = self._brokers()
-        changed = await self._decisions(lambda state, min_isr, _: prefer(state, brokers, min_isr=min_isr))
+        changed = await self._decisions(lambda state, min_isr, *_: prefer(state, brokers, min_isr=min_isr))
         if changed:
             await self._writer.write_partitions(changed)
             count = sum(map(len, changed.values()))
@@ -334,7 +367,8 @@ class Elections:
         return [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
 
     def _election(self, name: str, index: int, brokers: Brokers, unclean: bool) -> PartitionState:
-        if name not in self._image.topics:
+        topic = self._image.topics.get(name)
+        if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
         state = self._image.partition(name, index)
         if state is None:
@@ -343,7 +377,8 @@ class Elections:
         if unclean:
             if state.leader in brokers.active | brokers.stopping:
                 raise ApiError(ErrorCode.ELECTION_NOT_NEEDED)
-            new = settle(state, brokers, min_isr=min_isr, unclean_allowed=True)
+            failed = self._disks.failed_at(topic.id, index)
+            new = settle(state, brokers, min_isr=min_isr, unclean_allowed=True, failed=failed)
             if new.leader not in brokers.active:
                 raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
         else:
@@ -388,7 +423,11 @@ class Elections:
         """Gives partitions the in-sync sets that their leader asks for, each or the reason why not."""
         self.check_broker(request.broker_id, request.broker_epoch)
         answer = await answer_alter_partition(
-            request, self._image, self._brokers(), lambda topic: self._rules_of(topic)[0]
+            request,
+            self._image,
+            self._brokers(),
+            lambda topic: self._rules_of(topic)[0],
+            self._disks.failed_at,
         )
         await self._writer.write_partitions(answer.changed)
         return answer.response

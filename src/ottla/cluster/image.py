@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from ottla.cluster.disk_states import HEALTHY, DiskReport
 from ottla.config.listeners import INTER_BROKER as INTER_BROKER
 
 ConfigResource = tuple[int, str]
@@ -60,6 +61,8 @@ class BrokerNode:
     """The controller has not heard of it: it is registered, but leads nothing and is in no in-sync set."""
     endpoints: tuple[Endpoint, ...] = ()
     """All its listeners, by name."""
+    disk: DiskReport = HEALTHY
+    """As it has told the controller."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((each for each in self.endpoints if each.listener == listener), None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 
+from ottla.cluster.disk_states import DiskReport, Replica
 from ottla.cluster.image import (
     BrokerNode,
     ClusterImage,
@@ -22,6 +23,7 @@ from ottla.cluster.image import (
     TopicImage,
 )
 from ottla.protocol.messages.fetch_image import (
+    FailedReplicas,
     FetchImageResponse,
     ImageBroker,
     ImageConfig,
@@ -173,6 +175,8 @@ def _broker(broker: BrokerNode) -> ImageBroker:
         endpoints=[
             ImageEndpoint(listener=each.listener, host=each.host, port=each.port) for each in broker.endpoints
         ],
+        is_impaired=broker.disk.impaired,
+        failed=failed_to_wire(broker.disk.failed),
     )
 
 
@@ -185,4 +189,16 @@ def _broker_node(broker: ImageBroker) -> BrokerNode:
         broker.epoch,
         broker.fenced,
         tuple(Endpoint(each.listener, each.host, each.port) for each in broker.endpoints),
+        DiskReport(broker.is_impaired, failed_from_wire(broker.failed)),
     )
+
+
+def failed_to_wire(replicas: Iterable[Replica]) -> list[FailedReplicas]:
+    topics: dict[bytes, FailedReplicas] = {}
+    for topic_id, index in sorted(replicas):
+        topics.setdefault(topic_id, FailedReplicas(topic_id=topic_id)).partitions.append(index)
+    return list(topics.values())
+
+
+def failed_from_wire(topics: Iterable[FailedReplicas]) -> frozenset[Replica]:
+    return frozenset((topic.topic_id, index) for topic in topics for index in topic.partitions)

@@ -33,9 +33,16 @@ class Alterations:
 
 
 async def answer_alter_partition(
-    request: AlterPartitionRequest, image: ClusterImage, brokers: Brokers, min_isr_of: Callable[[str], int]
+    request: AlterPartitionRequest,
+    image: ClusterImage,
+    brokers: Brokers,
+    min_isr_of: Callable[[str], int],
+    failed_at: Callable[[bytes, int], frozenset[int]],
 ) -> Alterations:
-    """What is to be written and answered. The sender's broker epoch has been checked."""
+    """What is to be written and answered. The sender's broker epoch has been checked.
+
+    `failed_at` gives the brokers whose replica of a partition, by topic id and number, has failed.
+    """
     epochs = {broker.id: broker.epoch for broker in image.brokers.values()}
     changed: dict[str, dict[int, PartitionState]] = {}
     answers: list[AlteredTopic] = []
@@ -56,7 +63,14 @@ async def answer_alter_partition(
                 if state is None:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 wanted = _wanted(request.broker_id, each)
-                new = alter(state, wanted, brokers, epochs, min_isr=min_isr_of(topic.name))
+                new = alter(
+                    state,
+                    wanted,
+                    brokers,
+                    epochs,
+                    min_isr=min_isr_of(topic.name),
+                    failed=failed_at(topic.id, index),
+                )
             except ApiError as refusal:
                 answer.partitions.append(AlteredPartition(partition_index=index, error_code=refusal.code))
                 continue

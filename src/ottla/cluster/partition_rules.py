@@ -14,6 +14,12 @@ The rules:
 - A broker that registers after it may have lost records leaves ISR and ELR. When that leaves nobody, the last
   known leader may lead again: its log is the best there is. It does not when it came back with an empty disk,
   unless it is the only replica: the others would throw away what they have.
+- A replica whose log has failed leaves ISR and ELR like one that lost records, and cannot lead. The only
+  replica of a partition keeps it: its answers say what is wrong.
+- A broker whose disk is impaired (full, or it refuses work) is complete, but cannot take more. It hands over
+  what it leads to a member of the ISR that is not impaired; when all are, the leader stays. It leaves the ISR
+  where `min.insync.replicas` others are in sync: below that the high watermark of a new leader would stand
+  still, and hide the last records from consumers.
 - Only with `unclean.leader.election.enable`, or when an operator asks for it, any other replica may lead.
 - The leader epoch grows with each election, the partition epoch with each change.
 
@@ -28,10 +34,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ottla.cluster.disk_states import NOBODY
 from ottla.cluster.image import NO_LEADER, PartitionState
 from ottla.protocol.errors import ApiError, ErrorCode
-
-_NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +45,15 @@ class Brokers:
 
     active: frozenset[int]
     """Registered, heard from and not about to stop: they may be elected and be in sync."""
-    stopping: frozenset[int] = _NOBODY
+    stopping: frozenset[int] = NOBODY
     """About to stop: they lead only what nobody else may lead."""
-    unclean: frozenset[int] = _NOBODY
+    unclean: frozenset[int] = NOBODY
     """They have just registered and may have lost records."""
-    emptied: frozenset[int] = _NOBODY
+    emptied: frozenset[int] = NOBODY
     """They registered with an empty disk."""
-    seen: frozenset[int] = _NOBODY
+    impaired: frozenset[int] = NOBODY
+    """Their disks are full or refuse work: they lead only what nobody else may lead."""
+    seen: frozenset[int] = NOBODY
     """All that were in service since the cluster started. Needed only with `waiting`."""
     waiting: bool = False
     """The cluster is just starting: nothing is taken from brokers that have not come yet."""
@@ -60,20 +67,36 @@ class Brokers:
 
 
 def settle(
-    state: PartitionState, brokers: Brokers, *, min_isr: int, unclean_allowed: bool = False
+    state: PartitionState,
+    brokers: Brokers,
+    *,
+    min_isr: int,
+    unclean_allowed: bool = False,
+    failed: frozenset[int] = NOBODY,
 ) -> PartitionState:
-    """The state that the partition has to be in, with the brokers as they are."""
+    """The state that the partition has to be in, with the brokers as they are.
+
+    `failed`: brokers whose replica of it has no sound log.
+    """
+    if failed and len(state.replicas) > 1:
+        brokers = replace(brokers, active=brokers.active - failed, unclean=brokers.unclean | failed)
     isr = _without(state.isr, brokers.unclean)
     elr = _without(_valid_elr(state, min_isr), brokers.unclean)
     complete = _union(elr, isr)  # these have everything below the high watermark
     staying = tuple(broker for broker in isr if brokers.may_stay(broker))
-    if state.leader in staying:
+    able = _without(staying, brokers.impaired)
+    if len(able) >= _least(state, min_isr):
+        staying = able
+    may_lead = _first(state.replicas, able, brokers.active)
+    if state.leader in able or (state.leader in staying and may_lead is None):
         return _led(state, state.leader, staying, complete, min_isr)
-    leader = _first(state.replicas, staying, brokers.active)
+    leader = _first(state.replicas, staying, brokers.active) if may_lead is None else may_lead
     if leader is not None:
         return _elected(state, leader, staying, complete, min_isr)
     if not staying:
-        leader = _first(state.replicas, complete, brokers.active)
+        leader = _first(state.replicas, _without(complete, brokers.impaired), brokers.active)
+        if leader is None:
+            leader = _first(state.replicas, complete, brokers.active)
         if leader is not None:
             return _elected(state, leader, (leader,), complete, min_isr)
     if state.leader in brokers.stopping and state.leader in isr:
@@ -129,7 +152,8 @@ def is_unclean(old: PartitionState, new: PartitionState, brokers: Brokers) -> bo
 def prefer(state: PartitionState, brokers: Brokers, *, min_isr: int) -> PartitionState:
     """The state with the preferred leader, the first replica, if that is in sync and there."""
     preferred = state.replicas[0]
-    if preferred == state.leader or preferred not in state.isr or preferred not in brokers.active:
+    may_lead = preferred in state.isr and preferred in brokers.active - brokers.impaired
+    if preferred == state.leader or not may_lead:
         return state
     return _elected(state, preferred, state.isr, _union(_valid_elr(state, min_isr), state.isr), min_isr)
 
@@ -171,13 +195,19 @@ class WantedIsr:
 
 
 def alter(
-    state: PartitionState, wanted: WantedIsr, brokers: Brokers, epochs: Mapping[int, int], *, min_isr: int
+    state: PartitionState,
+    wanted: WantedIsr,
+    brokers: Brokers,
+    epochs: Mapping[int, int],
+    *,
+    min_isr: int,
+    failed: frozenset[int] = NOBODY,
 ) -> PartitionState:
     """The state with the in-sync set that its leader asks for. ApiError says why not.
 
     `epochs` are the broker epochs of those that are registered. A replica that is fenced, about to stop or
-    registered under another epoch does not enter the ISR (KIP-841, KIP-903): the leader may be the last to
-    learn.
+    registered under another epoch does not enter the ISR (KIP-841, KIP-903), nor does one that has failed or
+    whose disk is impaired: the leader may be the last to learn.
     """
     if wanted.leader_epoch > state.leader_epoch or wanted.partition_epoch > state.partition_epoch:
         raise ApiError(ErrorCode.NOT_CONTROLLER, "The sender knows a newer state of the partition.")
@@ -196,7 +226,8 @@ def alter(
         # The leader that cannot hand over stays in its ISR while it stops.
         may = broker in brokers.active or (broker == state.leader and broker in brokers.stopping)
         known = epoch == epochs.get(broker) or (epoch == -1 and broker in state.isr)
-        if not may or not known:
+        unable = broker not in state.isr and (broker in brokers.impaired or broker in failed)
+        if not may or not known or unable:
             raise ApiError(ErrorCode.INELIGIBLE_REPLICA)
     return _led(state, state.leader, isr, _union(_valid_elr(state, min_isr), state.isr), min_isr)
 

@@ -96,6 +96,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.messages.report_disk import ReportDiskRequest, ReportDiskResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -206,6 +207,7 @@ _ALL = (
     _api(FetchImageRequest, FetchImageResponse),
     _api(ForwardRequest, ForwardResponse),
     _api(BeginShutdownRequest, BeginShutdownResponse),
+    _api(ReportDiskRequest, ReportDiskResponse),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _ALL}

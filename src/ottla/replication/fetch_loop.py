@@ -77,12 +77,15 @@ class FetchLoop:
         *,
         replica_epoch: Callable[[], int],
         settings: Callable[[], FetchSettings],
+        admit: Callable[[Partition, int], None] = lambda partition, size: None,
     ) -> None:
+        """`admit` is asked before so many bytes are written to a log; ApiError when there is no space."""
         self._leader_id = leader_id
         self._leader = leader
         self._replica_id = replica_id
         self._replica_epoch = replica_epoch
         self._settings = settings
+        self._admit = admit
         self._plan = FetchPlan(replica_id)
         self._partitions: dict[Key, Partition] = {}
         self._writes: dict[Key, asyncio.Task[None]] = {}
@@ -292,7 +295,9 @@ class FetchLoop:
 
     async def _append(self, partition: Partition, answer: Answer) -> None:
         data = answer.data
-        await append_records(partition, memoryview(data.records or b""), answer.asked.leader_epoch)
+        records = memoryview(data.records or b"")
+        self._admit(partition, len(records))
+        await append_records(partition, records, answer.asked.leader_epoch)
         if partition.follows(answer.asked.leader_epoch):
             learn(partition, data.high_watermark, data.log_start_offset)
 

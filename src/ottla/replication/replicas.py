@@ -247,6 +247,15 @@ class Replicas:
             if self._local_id in assignment.replicas and (topic.name, index) not in self._partitions
         }
 
+    def without_log(self) -> Iterator[tuple[bytes, int]]:
+        """Replicas that belong here and have no sound log, by topic id and number."""
+        for topic in self._known.values():
+            for index, assignment in enumerate(topic.partitions):
+                if self._local_id in assignment.replicas:
+                    partition = self._partitions.get((topic.name, index))
+                    if partition is None or partition.log.failure is not None:
+                        yield topic.id, index
+
     def configure(self, topic: str, values: Mapping[str, Any]) -> None:
         """Let a topic's settings take effect at once."""
         config = LogConfig.of(values)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from ottla.protocol.batches import CONTROL, HEADER_SIZE, LENGTH_OVERHEAD, read_header
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.damaged_segment import DamagedSegment
-from ottla.storage.failures import disk_refused, segment_damaged
+from ottla.storage.failures import segment_damaged
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_flushing import LogFlushing
 from ottla.storage.log_reading import LogReading
@@ -294,7 +294,7 @@ class Log(LogReading, LogRemoving, LogFlushing):
         except DamagedSegment as found:
             raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
         except OSError as problem:
-            raise disk_refused(self.name, self.folder, "write", problem) from problem
+            raise self._refused("write", problem) from problem
         self._take_over(data, batches, next_offset, now)
 
     @contextmanager

@@ -40,6 +40,7 @@ from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.loaded import Loaded
 from ottla.storage.log import Log
 from ottla.storage.log_config import FOREVER, LogConfig
+from ottla.storage.log_state import LogState
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.recovery import Loader
@@ -73,8 +74,11 @@ class LogDirectory:
         config_for: Callable[[str], LogConfig] | None = None,
         max_open_files: int | None = None,
         flush_seconds: SharedHistogram | None = None,
+        on_trouble: Callable[[LogState], None] | None = None,
     ) -> None:
+        """`on_trouble` is told, in any thread, when the disk refuses work of a log or a log goes offline."""
         self.path = path
+        self._on_trouble = on_trouble
         self._flush_seconds = flush_seconds
         self.logs: dict[TopicPartition, Log] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}  # as they were checkpointed, for `open`
@@ -312,6 +316,7 @@ class LogDirectory:
         log.on_lower_recovery_point = self._checkpoint_recovery_points
         log.on_cut = lambda end_offset: self._lower_high_watermark(key, end_offset)
         log.flush_seconds = self._flush_seconds
+        log.on_trouble = self._on_trouble
         return log
 
     def close(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.damaged_segment import DamagedSegment
-from ottla.storage.failures import disk_refused, segment_damaged
+from ottla.storage.failures import segment_damaged
 from ottla.storage.log_state import LogState
 from ottla.storage.results import FileSlice, OffsetAndTime
 from ottla.storage.scan import Damaged
@@ -47,7 +47,7 @@ class LogReading(LogState):
         except DamagedSegment as found:
             raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
         except OSError as problem:
-            raise disk_refused(self.name, self.folder, "read", problem) from problem
+            raise self._refused("read", problem) from problem
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with offsets from `start` to before `end`, by their markers."""
@@ -118,4 +118,4 @@ class LogReading(LogState):
                 ) from damage
             raise self._go_offline(segment_damaged(self.name, search.path, damage)) from damage
         except OSError as problem:
-            raise disk_refused(self.name, self.folder, "read", problem) from problem
+            raise self._refused("read", problem) from problem

@@ -80,6 +80,7 @@ class LogState:
         self.swapping = False  # cleaned segments are taking their places: nothing may be deleted meanwhile
         self.on_lower_recovery_point: Callable[[], None] | None = None  # has it written before a truncation
         self.on_cut: Callable[[int], None] | None = None  # is told of the new end before a truncation
+        self.on_trouble: Callable[[LogState], None] | None = None  # its disk refused work, or it went offline
         self.flush_seconds: SharedHistogram | None = None  # takes how long each flush spent on syncing
         is_new = recovery_point == 0
         self._clock = clock
@@ -172,7 +173,14 @@ class LogState:
     def _go_offline(self, failure: ApiError) -> ApiError:
         self.failure = failure
         logger.error(failure.message)
+        if self.on_trouble is not None:
+            self.on_trouble(self)
         return failure
+
+    def _refused(self, what: str, problem: OSError) -> ApiError:
+        if self.on_trouble is not None:
+            self.on_trouble(self)
+        return disk_refused(self.name, self.folder, what, problem)
 
     @contextmanager
     def _guard(self, what: str) -> Iterator[None]:
@@ -182,7 +190,7 @@ class LogState:
         except DamagedSegment as found:
             raise self._go_offline(segment_damaged(self.name, found.path, found.damage)) from found
         except OSError as problem:
-            raise disk_refused(self.name, self.folder, what, problem) from problem
+            raise self._refused(what, problem) from problem
 
     def monotonic(self) -> float:
         """The time on the clock by which `write_seconds` is measured."""

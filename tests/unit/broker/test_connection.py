@@ -37,6 +37,7 @@ class Host:
         self._receive_buffer = bytearray(scratch)
         self.scratch = memoryview(self._receive_buffer)
         self.answer_scratch = memoryview(bytearray(65_536))
+        self.on_read_error = lambda: None
         self.page_reader = PageReader()
         self.max_frame = 1 << 22
         self.send_file: Any = SystemSockets().send_file

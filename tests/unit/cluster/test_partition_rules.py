@@ -322,3 +322,87 @@ def test_who_was_not_eligible_by_the_old_number_of_replicas_is_not_by_the_new_on
 def test_the_same_replicas_change_nothing() -> None:
     state = partition()
     assert with_replicas(state, (1, 2, 3), min_isr=2) is state
+
+
+# Disks
+
+
+def test_an_impaired_leader_hands_over_to_the_next_in_sync_and_leaves() -> None:
+    new = settle(partition(), brokers(1, 2, 3, impaired=some(1)), min_isr=2)
+    assert new == PartitionState((1, 2, 3), (2, 3), 2, 6, 10)
+
+
+def test_an_impaired_follower_leaves_where_enough_others_are_in_sync() -> None:
+    new = settle(partition(), brokers(1, 2, 3, impaired=some(2)), min_isr=2)
+    assert new == PartitionState((1, 2, 3), (1, 3), 1, 5, 10)
+    assert settle(partition(isr=(1, 2)), brokers(1, 2, 3, impaired=some(2)), min_isr=1).isr == (1,)
+
+
+def test_an_impaired_broker_stays_in_sync_below_the_minimum_so_that_the_high_watermark_moves() -> None:
+    state = partition(isr=(1, 2))
+    assert settle(state, brokers(1, 2, 3, impaired=some(2)), min_isr=2) is state
+    new = settle(state, brokers(1, 2, 3, impaired=some(1)), min_isr=2)
+    assert new == PartitionState((1, 2, 3), (1, 2), 2, 6, 10)
+
+
+def test_nothing_moves_while_all_in_sync_are_impaired() -> None:
+    state = partition(isr=(1, 2))
+    assert settle(state, brokers(1, 2, 3, impaired=some(1, 2)), min_isr=2) is state
+    lone = partition((1,))
+    assert settle(lone, brokers(1, impaired=some(1)), min_isr=1) is lone
+
+
+def test_an_impaired_replica_leads_when_the_leader_is_gone_and_no_other_is_complete() -> None:
+    state = partition(isr=(1,), elr=(2,))
+    new = settle(state, brokers(2, 3, impaired=some(2)), min_isr=2)
+    assert new == PartitionState((1, 2, 3), (2,), 2, 6, 10, elr=(1,))
+
+
+def test_an_eligible_replica_with_a_sound_disk_is_preferred() -> None:
+    state = partition(isr=(1,), elr=(2, 3))
+    assert settle(state, brokers(2, 3, impaired=some(2)), min_isr=2).leader == 3
+
+
+def test_leadership_returns_to_an_impaired_preferred_replica_only_when_it_is_mended() -> None:
+    state = partition(isr=(1, 2), leader=2)
+    assert prefer(state, brokers(1, 2, impaired=some(1, 2)), min_isr=1) is state
+    assert prefer(state, brokers(1, 2), min_isr=1).leader == 1
+
+
+def test_a_failed_replica_is_neither_in_sync_nor_eligible() -> None:
+    new = settle(partition(isr=(1, 2)), brokers(1, 2, 3), min_isr=2, failed=some(1))
+    assert new == PartitionState((1, 2, 3), (2,), 2, 6, 10)
+
+
+def test_the_last_one_in_sync_leads_again_when_its_failed_log_is_mended() -> None:
+    gone = settle(partition(isr=(1,)), brokers(1, 2, 3), min_isr=1, failed=some(1))
+    assert gone == PartitionState((1, 2, 3), (), NO_LEADER, 6, 10, last_known_elr=(1,))
+    assert settle(gone, brokers(1, 2, 3), min_isr=1, failed=some(1)) is gone
+    back = settle(gone, brokers(1, 2, 3), min_isr=1)
+    assert back == PartitionState((1, 2, 3), (1,), 1, 7, 11)
+    assert is_unclean(gone, back, brokers(1, 2, 3)), "it may lack records"
+
+
+def test_a_failed_leader_waits_for_the_eligible_replica_that_is_away() -> None:
+    """With its own log mended it may lack what the other has."""
+    gone = settle(partition(isr=(1,), elr=(2,)), brokers(1, 3), min_isr=2, failed=some(1))
+    assert (gone.leader, gone.isr, gone.elr) == (NO_LEADER, (), (2,))
+    assert settle(gone, brokers(1, 3), min_isr=2) is gone
+    assert settle(gone, brokers(1, 2, 3), min_isr=2).leader == 2
+
+
+def test_the_only_replica_keeps_its_partition_though_its_log_failed() -> None:
+    state = partition((1,))
+    assert settle(state, brokers(1, 2), min_isr=1, failed=some(1)) is state
+
+
+@pytest.mark.parametrize(("impaired", "failed"), [(some(3), some()), (some(), some(3))])
+def test_a_leader_cannot_add_a_replica_whose_disk_is_not_in_order(
+    impaired: frozenset[int], failed: frozenset[int]
+) -> None:
+    state = partition(isr=(1, 2))
+    wanted = WantedIsr(1, 5, 9, [(1, 11), (2, 12), (3, 13)])
+    epochs = {1: 11, 2: 12, 3: 13}
+    with pytest.raises(ApiError) as refused:
+        alter(state, wanted, brokers(1, 2, 3, impaired=impaired), epochs, min_isr=2, failed=failed)
+    assert refused.value.code is ErrorCode.INELIGIBLE_REPLICA

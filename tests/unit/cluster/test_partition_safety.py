@@ -7,10 +7,13 @@ lacks one.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ottla.cluster.disk_states import NOBODY
 from ottla.cluster.image import NO_LEADER, PartitionState
 from ottla.cluster.partition_rules import (
     Brokers,
@@ -39,6 +42,11 @@ class PartitionLife(RuleBasedStateMachine):
         self.fenced: set[int] = set()
         self.stopping: set[int] = set()
         self.emptied: set[int] = set()
+        self.impaired: set[int] = set()
+        self.failed: set[int] = set()
+        """They have no sound log."""
+        self.controller_knows = True
+        """Of failed logs and impaired disks."""
         self.ends = dict.fromkeys(IDS, 0)
         self.committed = 0
 
@@ -62,12 +70,20 @@ class PartitionLife(RuleBasedStateMachine):
             emptied=frozenset(self.emptied),
             seen=frozenset(self.registered),
             waiting=waiting,
+            impaired=frozenset(self.impaired) if self.controller_knows else NOBODY,
         )
+
+    @property
+    def known_failed(self) -> frozenset[int]:
+        return frozenset(self.failed) if self.controller_knows else NOBODY
 
     def take(self, new: PartitionState, brokers: Brokers) -> None:
         old = self.state
         if new is old:
             return
+        if len(old.replicas) > 1:
+            failed = self.known_failed
+            brokers = replace(brokers, active=brokers.active - failed, unclean=brokers.unclean | failed)
         assert new != old
         assert new.replicas == old.replicas
         assert new.partition_epoch == old.partition_epoch + 1
@@ -91,15 +107,22 @@ class PartitionLife(RuleBasedStateMachine):
 
     def settle(self, *, unclean: int | None = None, waiting: bool = False) -> None:
         brokers = self.brokers(unclean=unclean, waiting=waiting)
-        new = settle(self.state, brokers, min_isr=self.min_isr, unclean_allowed=self.unclean_allowed)
-        self.take(new, brokers)
-        again = Brokers(brokers.active, brokers.stopping, frozenset(), brokers.emptied, brokers.seen, waiting)
-        settled = settle(self.state, again, min_isr=self.min_isr, unclean_allowed=self.unclean_allowed)
+        self.take(self.decided(brokers), brokers)
+        settled = self.decided(replace(brokers, unclean=frozenset()))
         assert settled is self.state, "deciding again changes nothing"
+
+    def decided(self, brokers: Brokers) -> PartitionState:
+        return settle(
+            self.state,
+            brokers,
+            min_isr=self.min_isr,
+            unclean_allowed=self.unclean_allowed,
+            failed=self.known_failed,
+        )
 
     @property
     def leads(self) -> bool:
-        return self.state.leader in self.registered
+        return self.state.leader in self.registered - self.failed
 
     @property
     def least(self) -> int:
@@ -115,7 +138,7 @@ class PartitionLife(RuleBasedStateMachine):
     @precondition(lambda self: self.leads)
     @rule(follower=broker_ids, count=st.integers(1, 5))
     def replicate(self, follower: int, count: int) -> None:
-        if follower in self.state.replicas and follower in self.registered:
+        if follower in self.state.replicas and follower in self.registered - self.failed:
             self.ends[follower] = min(self.ends[self.state.leader], self.ends[follower] + count)
 
     @precondition(lambda self: self.leads)
@@ -130,7 +153,7 @@ class PartitionLife(RuleBasedStateMachine):
     @rule(follower=broker_ids, epoch_is_old=st.booleans())
     def expand(self, follower: int, epoch_is_old: bool) -> None:
         """Also by a leader that does not know yet that it or the follower is fenced."""
-        if follower not in self.state.replicas or follower in self.state.isr:
+        if follower not in self.state.replicas or follower in {*self.state.isr, *self.failed}:
             return
         if self.ends[follower] >= self.committed:
             members = [(each, self.epochs[each]) for each in self.state.isr]
@@ -141,7 +164,7 @@ class PartitionLife(RuleBasedStateMachine):
     def catch_up(self, epoch_is_old: bool) -> None:
         """All that are there fetch to the end, and their leader asks for them all to be in sync."""
         for follower in self.state.replicas:
-            if follower in self.registered:
+            if follower in self.registered - self.failed:
                 self.ends[follower] = self.ends[self.state.leader]
                 self.expand(follower, epoch_is_old)
         self.produce(1)
@@ -156,13 +179,15 @@ class PartitionLife(RuleBasedStateMachine):
         state, brokers = self.state, self.brokers()
         wanted = WantedIsr(state.leader, state.leader_epoch, state.partition_epoch, isr)
         try:
-            new = alter(state, wanted, brokers, self.epochs, min_isr=self.min_isr)
+            new = alter(state, wanted, brokers, self.epochs, min_isr=self.min_isr, failed=self.known_failed)
         except ApiError as refusal:
             assert refusal.code is ErrorCode.INELIGIBLE_REPLICA
         else:
             assert not epoch_is_old
             assert new.leader_epoch == state.leader_epoch
+            assert not (set(new.isr) - set(state.isr)) & brokers.impaired
             self.take(new, brokers)
+            self.settle()
 
     # Brokers
 
@@ -192,6 +217,7 @@ class PartitionLife(RuleBasedStateMachine):
         self.registered.discard(broker)
         self.stopping.discard(broker)
         self.emptied.discard(broker)
+        self.impaired.discard(broker)
         self.settle()
 
     @rule(broker=broker_ids, kept=st.integers(0, 3), unclean=st.booleans(), fenced=st.booleans())
@@ -201,6 +227,8 @@ class PartitionLife(RuleBasedStateMachine):
         (self.fenced.add if fenced else self.fenced.discard)(broker)
         self.stopping.discard(broker)
         self.emptied.discard(broker)
+        self.impaired.discard(broker)
+        self.failed.discard(broker)
         self.epochs[broker] += 1
         if unclean:
             self.ends[broker] = min(kept, self.ends[broker])
@@ -217,6 +245,36 @@ class PartitionLife(RuleBasedStateMachine):
         before = self.state
         self.settle(waiting=True)
         assert self.state.leader == before.leader and self.state.leader_epoch == before.leader_epoch
+
+    # Disks
+
+    @rule(broker=broker_ids)
+    def impair_disk(self, broker: int) -> None:
+        if broker in self.registered:
+            self.impaired.add(broker)
+            self.settle()
+
+    @rule(broker=broker_ids)
+    def mend_disk(self, broker: int) -> None:
+        self.impaired.discard(broker)
+        self.settle()
+
+    @rule(broker=broker_ids, kept=st.integers(0, 3))
+    def fail_log(self, broker: int, kept: int) -> None:
+        """What was not synced may be gone. The only replica of a partition has nobody to lose it to."""
+        if broker in self.registered:
+            self.failed.add(broker)
+            self.settle()
+            if len(self.state.replicas) > 1:
+                self.ends[broker] = min(kept, self.ends[broker])
+
+    @rule()
+    def change_controller(self) -> None:
+        """The next one knows nothing of disks until brokers tell it."""
+        self.controller_knows = False
+        self.settle()
+        self.controller_knows = True
+        self.settle()
 
     # Administration
 
@@ -275,6 +333,14 @@ class PartitionLife(RuleBasedStateMachine):
         away = set(state.isr) - (self.registered - self.fenced)
         if away and state.leader in self.registered - self.fenced:
             raise AssertionError(f"{away} are away and hold up the leader of {state}")
+
+    @invariant()
+    def an_impaired_broker_leads_or_is_in_sync_only_where_others_do_not_suffice(self) -> None:
+        state, alive = self.state, self.registered - self.fenced - self.stopping - self.failed
+        if state.leader in alive and set(state.isr) & self.impaired:
+            able = set(state.isr) - self.impaired
+            assert len(able) < self.least
+            assert state.leader not in self.impaired or not able & alive
 
 
 TestPartitionLife = PartitionLife.TestCase

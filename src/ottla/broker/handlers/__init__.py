@@ -25,6 +25,7 @@ from ottla.broker.handlers.controller_requests import (
     begin_shutdown,
     fetch_image,
     forward,
+    report_disk,
 )
 from ottla.broker.handlers.delete_records import RecordDeletion, delete_records
 from ottla.broker.handlers.describe_producers import describe_producers
@@ -116,6 +117,7 @@ BROKER_HANDLERS: dict[int, Handler[HandlerPorts]] = {
     1100: fetch_image,
     1101: forward,
     1102: begin_shutdown,
+    1103: report_disk,
 }
 """What brokers ask of each other, on the listener for other brokers only."""
 

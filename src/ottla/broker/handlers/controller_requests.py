@@ -1,5 +1,5 @@
 """What brokers ask of the active controller: FetchImage (1100), Forward (1101), AlterPartition (56),
-AllocateProducerIds (67) and BeginShutdown (1102).
+AllocateProducerIds (67), BeginShutdown (1102) and ReportDisk (1103).
 
 Only the active controller answers; others say NOT_CONTROLLER, and nothing was done. The sender names the
 epoch of its registration: requests of an earlier run of that broker are refused with STALE_BROKER_EPOCH.
@@ -13,7 +13,8 @@ from typing import Protocol
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.handlers.forwarding import FORWARDED, ForwardedContext, ForwardingPorts
 from ottla.broker.image_polls import ImagePolls
-from ottla.cluster.image_wire import nothing_new, response_of
+from ottla.cluster.disk_states import DiskReport
+from ottla.cluster.image_wire import failed_from_wire, nothing_new, response_of
 from ottla.protocol import codec
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.allocate_producer_ids import (
@@ -24,6 +25,7 @@ from ottla.protocol.messages.alter_partition import AlterPartitionRequest, Alter
 from ottla.protocol.messages.begin_shutdown import BeginShutdownRequest, BeginShutdownResponse
 from ottla.protocol.messages.fetch_image import FetchImageRequest, FetchImageResponse
 from ottla.protocol.messages.forward import ForwardRequest, ForwardResponse
+from ottla.protocol.messages.report_disk import ReportDiskRequest, ReportDiskResponse
 
 MAX_WAIT_SECONDS = 10.0
 
@@ -98,3 +100,14 @@ async def begin_shutdown(
     except ApiError as error:
         return BeginShutdownResponse(error_code=error.code)
     return BeginShutdownResponse(image_version=version, remaining=led)
+
+
+async def report_disk(
+    broker: ControllerRequests, request: ReportDiskRequest, context: RequestContext
+) -> ReportDiskResponse:
+    report = DiskReport(request.is_impaired, failed_from_wire(request.failed))
+    try:
+        epoch = await broker.controller.take_disk_report(request.broker_id, request.broker_epoch, report)
+    except ApiError as error:
+        return ReportDiskResponse(error_code=error.code)
+    return ReportDiskResponse(controller_epoch=epoch)

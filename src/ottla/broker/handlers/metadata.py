@@ -298,11 +298,12 @@ def _refused(topics: Sequence[MetadataRequestTopic]) -> MetadataResponse:
 def _topic(topic: TopicImage, cluster: ClientView) -> MetadataResponseTopic:
     partitions = []
     # Partitions in the same state share the object, and all but a few are: look at each state once.
-    views: dict[int, PartitionView] = {}
+    views: dict[tuple[int, frozenset[int]], PartitionView] = {}
     for index, state in enumerate(topic.partitions):
-        view = views.get(id(state))
+        key = id(state), cluster.failed_at(topic.id, index)
+        view = views.get(key)
         if view is None:
-            view = views[id(state)] = cluster.partition(state)
+            view = views[key] = cluster.partition(state, key[1])
         error, leader, replicas, isr, offline = view
         partitions.append(
             MetadataResponsePartition(
@@ -413,7 +414,7 @@ def _described(
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index, state in enumerate(topic.partitions[first:end], first):
-        error, leader, replicas, isr, offline = cluster.partition(state)
+        error, leader, replicas, isr, offline = cluster.partition(state, cluster.failed_at(topic.id, index))
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=error,

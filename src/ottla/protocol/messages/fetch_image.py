@@ -7,6 +7,7 @@ inter-broker listener only.
 
 `base` in the response is the version that the changes apply to, or -1 when it holds the whole image.
 Topics in `topics` are whole, those in `changed_topics` hold the partitions that changed or were added.
+Version 1 brought what brokers report of their disks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ottla.protocol.schema import (
 )
 
 
-class FetchImageRequest(Request, api_key=1100, versions="0", flexible="0+"):
+class FetchImageRequest(Request, api_key=1100, versions="0-1", flexible="0+"):
     broker_id: int = int32()
     broker_epoch: int = int64(-1)
     version: int = int64()  # of the newest image that the broker has received; 0 if none
@@ -40,6 +41,11 @@ class ImageEndpoint(Struct):
     port: int = int32()
 
 
+class FailedReplicas(Struct):
+    topic_id: bytes = uuid()
+    partitions: list[int] = array(int32)
+
+
 class ImageBroker(Struct):
     id: int = int32()
     host: str = string()
@@ -48,6 +54,8 @@ class ImageBroker(Struct):
     epoch: int = int64(-1)
     fenced: bool = boolean()
     endpoints: list[ImageEndpoint] = array(ImageEndpoint)
+    is_impaired: bool = boolean(versions="1+")
+    failed: list[FailedReplicas] = array(FailedReplicas, versions="1+")
 
 
 class ImagePartition(Struct):
@@ -78,7 +86,7 @@ class ImageConfig(Struct):
     entries: list[ImageConfigEntry] | None = array(ImageConfigEntry, nullable="0+")  # null: none any more
 
 
-class FetchImageResponse(Response, api_key=1100, versions="0", flexible="0+"):
+class FetchImageResponse(Response, api_key=1100, versions="0-1", flexible="0+"):
     error_code: int = int16()
     base: int = int64(-1)
     version: int = int64()  # equal to the version of the request: nothing is newer
