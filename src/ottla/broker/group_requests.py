@@ -17,6 +17,7 @@ from ottla.broker.request_scheduler import Steps
 from ottla.completion import Completion
 from ottla.coordinator.group import Caller
 from ottla.coordinator.group_coordinator import Command, GroupCoordinator
+from ottla.coordinator.runtime.shard import TransactionalProducer
 from ottla.protocol.errors import ApiError
 
 T = TypeVar("T")
@@ -28,6 +29,8 @@ class GroupCommand(NamedTuple):
     command: Command
     refused: Callable[[ApiError], Any]
     """What an error becomes in the response."""
+    producer: TransactionalProducer | None = None
+    """In whose transaction it is."""
 
 
 def run(
@@ -62,7 +65,7 @@ def run_all(
 
     There is a pause after each command. What `finish` makes may also be steps that lead to the response.
     """
-    outcomes = ((groups.run(each.group_id, each.command), each.refused) for each in commands)
+    outcomes = ((groups.run(each.group_id, each.command, each.producer), each.refused) for each in commands)
     return collected(outcomes, finish)
 
 

@@ -146,15 +146,20 @@ class ClassicGroup:
         """Every client may read the offsets of a classic group."""
 
     def check_commit(self, commit: OffsetCommit, effects: GroupEffects) -> None:
-        """A commit counts as a heartbeat."""
+        """A commit counts as a heartbeat, unless it is part of a transaction.
+
+        Members may commit in a transaction until their generation has ended, also during a rebalance.
+        """
         if commit.generation < 0 and self.phase is Phase.EMPTY:
             return
-        if commit.generation >= 0 or commit.member_id or commit.instance_id is not None:
+        if not commit.names_no_member:
             member = self._checked(commit.member_id, commit.instance_id, commit.generation)
+            if commit.transactional:
+                return
             if self.phase is Phase.COMPLETING:
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
             self.restart_session(member, effects)
-        elif self.phase is not Phase.EMPTY:
+        elif not commit.transactional:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _checked(self, member_id: str, instance_id: str | None, generation: int) -> Member:

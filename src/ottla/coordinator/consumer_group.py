@@ -433,12 +433,15 @@ class ConsumerGroup:
         """A commit with an older epoch may only name partitions that the member has had since (KIP-1251)."""
         if commit.generation < 0 and not self.members:
             return  # an administrator, or a consumer that assigns its partitions itself
+        if commit.transactional and commit.names_no_member:
+            return
         member = self.state.member(commit.member_id)
-        if member.classic is None and commit.version < MEMBER_EPOCH_SINCE:
+        if member.classic is None and not commit.transactional and commit.version < MEMBER_EPOCH_SINCE:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
         if commit.generation == member.epoch:
             return
-        stale = ErrorCode.ILLEGAL_GENERATION if member.classic is not None else ErrorCode.STALE_MEMBER_EPOCH
+        is_classic = member.classic is not None or commit.transactional
+        stale = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         if commit.generation > member.epoch:
             raise ApiError(stale)
         for each in commit.offsets:

@@ -82,6 +82,13 @@ class OffsetCommit(NamedTuple):
     """How long old clients want it kept; -1 leaves it to the broker."""
     version: int = 9
     """Of the request."""
+    transactional: bool = False
+    """It is part of a transaction."""
+
+    @property
+    def names_no_member(self) -> bool:
+        """It says nothing about who commits, as older clients do in transactions."""
+        return self.generation < 0 and not self.member_id and self.instance_id is None
 
 
 class Group(Protocol):

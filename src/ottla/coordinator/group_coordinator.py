@@ -25,7 +25,7 @@ from ottla.coordinator.records import GROUP_RECORDS
 from ottla.coordinator.runtime.effects import Reply
 from ottla.coordinator.runtime.loading import InThread
 from ottla.coordinator.runtime.runtime import CoordinatorRuntime
-from ottla.coordinator.runtime.shard import Shard
+from ottla.coordinator.runtime.shard import Shard, TransactionalProducer
 from ottla.log_lines import ClientLog
 from ottla.metrics import Histogram
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -91,13 +91,45 @@ class GroupCoordinator:
 
     # -- commands -----------------------------------------------------------------------------------------
 
-    def run(self, group_id: str, command: Command) -> Completion[Any]:
-        """Run a command on the shard of a group: it leads to a response, or fails with an ApiError."""
+    def run(
+        self, group_id: str, command: Command, producer: TransactionalProducer | None = None
+    ) -> Completion[Any]:
+        """Run a command on the shard of a group: it leads to a response, or fails with an ApiError.
+
+        With a producer what it writes is part of the transaction of that producer.
+        """
         try:
             shard = self._shard(group_id)
         except ApiError as error:
             return Completion.failed(error)
-        return shard.run(command)
+        return shard.run(command, producer)
+
+    def partition(self, group_id: str) -> Partition:
+        """Where the group is kept. ApiError when it is not coordinated here."""
+        return self._shard(group_id).partition
+
+    def end_transaction(
+        self,
+        index: int,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> Completion[None]:
+        """A transaction has ended that may have committed offsets to a partition of the topic."""
+        try:
+            shard = self._runtime.shard(index)
+        except ApiError as error:
+            return Completion.failed(error)
+        return shard.end_transaction(
+            producer_id,
+            producer_epoch,
+            committed=committed,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+        )
 
     def all_shards(self) -> list[Shard[GroupShard]]:
         """For a request about all groups. COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""

@@ -46,6 +46,7 @@ from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespons
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.leave_group import MemberIdentity
 from ottla.protocol.messages.sync_group import SyncGroupRequest
+from ottla.protocol.schema import ZERO_UUID
 
 logger = logging.getLogger("ottla.groups")
 
@@ -234,7 +235,7 @@ class GroupShard:
         if group is not None:
             group.check_commit(commit, effects)
         elif commit.generation >= 0:
-            known = commit.version >= _GROUP_NOT_FOUND_SINCE
+            known = commit.version >= _GROUP_NOT_FOUND_SINCE and not commit.transactional
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
         expires_ms = effects.now_ms + commit.retention_ms if commit.retention_ms >= 0 else -1
         limit = self.settings.offset_metadata_max_bytes
@@ -245,7 +246,9 @@ class GroupShard:
                 continue
             committed = Committed(each.offset, each.leader_epoch, each.metadata, effects.now_ms)
             if expires_ms < 0:
-                committed = committed._replace(topic_id=each.topic_id)
+                # As in Kafka, offsets of a transaction are by the name of the topic alone.
+                topic_id = ZERO_UUID if commit.transactional else each.topic_id
+                committed = committed._replace(topic_id=topic_id)
             else:  # the record of such a commit has no field for epoch and topic id
                 committed = committed._replace(leader_epoch=-1, expires_ms=expires_ms)
             effects.records.append(offsets.commit(commit.group_id, each.topic, each.partition, committed))

@@ -55,7 +55,8 @@ class Offsets:
         return sum(len(p) for topics in self._groups.values() for p in topics.values())
 
     def groups(self) -> list[str]:
-        return list(self._groups)
+        """Those that have offsets, committed or pending."""
+        return [*self._groups, *(group for group in self._pending.groups() if group not in self._groups)]
 
     def of(self, group_id: str) -> GroupOffsets:
         """All offsets of a group. Those of open transactions are not among them."""
@@ -135,15 +136,17 @@ class Offsets:
         for topic, partitions in self.of(group_id).items():
             for partition in partitions:
                 yield tombstone(group_id, topic, partition)
-        for topic, partition in self._pending.of(group_id):
-            if self.get(group_id, topic, partition) is None:
-                yield tombstone(group_id, topic, partition)
+        for topic, partition in self._only_pending(group_id):
+            yield tombstone(group_id, topic, partition)
 
     def of_topics(self, group_id: str, topics: Collection[str]) -> Iterator[Entry]:
         """Records that remove the offsets that a group has of these topics."""
         by_topic = self.of(group_id)
         for topic in topics:
             for partition in by_topic.get(topic, ()):
+                yield tombstone(group_id, topic, partition)
+        for topic, partition in self._only_pending(group_id):
+            if topic in topics:
                 yield tombstone(group_id, topic, partition)
 
     def stale(self, group_id: str, topic_id: Callable[[str], bytes | None]) -> Iterator[Entry]:
@@ -153,6 +156,15 @@ class Offsets:
             for partition, committed in partitions.items():
                 if present is None or committed.topic_id not in (present, ZERO_UUID):
                     yield tombstone(group_id, topic, partition)
+        for topic, partition in self._only_pending(group_id):
+            if topic_id(topic) is None:
+                yield tombstone(group_id, topic, partition)
+
+    def _only_pending(self, group_id: str) -> Iterator[tuple[str, int]]:
+        """Partitions of which transactions alone have committed offsets. A tombstone removes either kind."""
+        for topic, partition in self._pending.of(group_id):
+            if self.get(group_id, topic, partition) is None:
+                yield topic, partition
 
     def expired(self, group: Group, retention_ms: int, now_ms: int) -> Iterator[Entry]:
         """Records that remove what `group` has not needed for the retention time."""
@@ -173,6 +185,9 @@ class PendingOffsets:
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[tuple[str, str, int], Committed]] = {}
         self._producers: dict[str, dict[tuple[str, int], set[int]]] = {}
+
+    def groups(self) -> Collection[str]:
+        return self._producers.keys()
 
     def of(self, group_id: str) -> Collection[tuple[str, int]]:
         """The partitions of which a group has pending offsets."""

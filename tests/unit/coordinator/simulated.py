@@ -20,7 +20,7 @@ from ottla.coordinator.group_shard import GroupShard
 from ottla.coordinator.records import GROUP_RECORDS
 from ottla.coordinator.runtime.effects import Reply
 from ottla.coordinator.runtime.runtime import CoordinatorRuntime
-from ottla.coordinator.runtime.shard import Phase, Shard
+from ottla.coordinator.runtime.shard import Phase, Shard, TransactionalProducer
 from ottla.coordinator.topic_matches import TopicMatches
 from ottla.protocol.batches import read_header, stamp
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -38,6 +38,7 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupReques
 from ottla.replication.partition import Partition
 from ottla.replication.purgatory import Purgatory
 from ottla.testing.simulation.virtual_time import SimulatedClock, VirtualTime
+from unit.coordinator.forged_batches import marker
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=3000)
 
@@ -83,6 +84,7 @@ class MemoryPartition:
         self.refuses: ApiError | None = None
         self.is_slow = False
         self.failure: ApiError | None = None
+        self.verifications: list[object | None] = []
         self.log = self
 
     config = SimpleNamespace(max_message_bytes=1_048_588)
@@ -94,11 +96,27 @@ class MemoryPartition:
 
     def check_in_sync(self) -> None: ...
 
-    def append(self, records: memoryview, *, from_client: bool = True) -> Any:
+    def append(
+        self, records: memoryview, *, from_client: bool = True, verification: object | None = None
+    ) -> Any:
         assert not from_client
+        self.verifications.append(verification)
+        return self._append(bytearray(records))
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> Any:
+        return self._append(bytearray(marker(0, producer_id, producer_epoch, committed=commit)))
+
+    def _append(self, batch: bytearray) -> Any:
         if self.refuses is not None:
             raise self.refuses
-        batch = bytearray(records)
         stamp(batch, 0, self.end_offset, self.leader_epoch)
         self.batches.append(bytes(batch))
         if not self.is_slow:
@@ -163,9 +181,13 @@ class Simulated:
         self.purgatory.notify(self.partition)
         self.scheduler.run()
 
-    def ask(self, command: Callable[[GroupShard, Reply, GroupEffects], None]) -> Answer:
+    def ask(
+        self,
+        command: Callable[[GroupShard, Reply, GroupEffects], None],
+        producer: TransactionalProducer | None = None,
+    ) -> Answer:
         answer = Answer()
-        self.shard.run(command).then(answer, answer)
+        self.shard.run(command, producer).then(answer, answer)
         return answer
 
     # -- requests -----------------------------------------------------------------------------------------

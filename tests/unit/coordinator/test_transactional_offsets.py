@@ -1,6 +1,7 @@
 """Offsets that were committed in a transaction count when it commits, not before, and never if it aborts.
 
-We do not write such commits yet, but a data folder that was Kafka's may hold them.
+First as a coordinator reads them from its log, which may have been Kafka's; how they are written is in
+`test_txn_offset_commit`.
 """
 
 from __future__ import annotations
@@ -125,6 +126,24 @@ def test_a_group_that_only_has_aborted_offsets_goes_with_the_next_expiry() -> No
     shard = loaded(entries(0, [at(9)], producer_id=FIRST), marker(1, FIRST, 0, committed=False))
     shard.shard.execute(lambda groups, effects: groups.expire("g", 100, effects))
     assert shard.groups.get("g") is None
+
+
+def test_pending_offsets_of_a_deleted_topic_are_forgotten() -> None:
+    shard = loaded(
+        entries(0, [at(5)]),
+        entries(1, [at(9), at(3, 1), at(1, group="other")], producer_id=FIRST),
+    )
+    assert set(shard.groups.offsets.groups()) == {"g", "other"}
+    shard.shard.execute(lambda groups, effects: groups.forget_topics("g", ["t"], 100, effects))
+    shard.shard.execute(lambda groups, effects: groups.forget_topics("other", ["t"], 100, effects))
+    after = Simulated(SETTINGS, [*shard.partition.batches, marker(7, FIRST, 0, committed=True)])
+    assert (offsets(after), offsets(after, "other")) == ({}, {})
+
+
+def test_the_next_coordinator_forgets_pending_offsets_of_topics_that_were_deleted_meanwhile() -> None:
+    shard = loaded(entries(0, [at(9)], producer_id=FIRST))
+    shard.shard.execute(lambda groups, effects: groups.forget_stale("g", lambda topic: None, 100, effects))
+    assert not shard.groups.offsets.has_pending("g")
 
 
 # -- in a broker ------------------------------------------------------------------------------------------

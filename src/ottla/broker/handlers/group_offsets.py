@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ottla.broker.commit_portions import Portion, add
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import GroupCommand, run_all
 from ottla.broker.portions import in_portions
@@ -61,8 +62,6 @@ _GROUP_ERROR_SINCE = 2
 _NOTHING = Committed(NO_OFFSET)
 _PAUSE_AFTER = 200
 _OFFSETS_AT_A_TIME = 250
-_METADATA_AT_A_TIME = 256 << 10
-"""Bytes of metadata that are written together; a batch may not be larger than `max.message.bytes`."""
 
 
 # -- OffsetCommit -----------------------------------------------------------------------------------------
@@ -76,7 +75,7 @@ def offset_commit(
     broker: GroupOffsetAccess, request: OffsetCommitRequest, context: RequestContext
 ) -> Steps[OffsetCommitResponse | Completion[OffsetCommitResponse]]:
     response = OffsetCommitResponse()
-    commits: list[_Commit] = [_Commit()]
+    commits: list[Portion] = [Portion()]
     by_id = context.version >= _TOPIC_IDS_SINCE
     for topic in request.topics:
         image = (
@@ -93,74 +92,38 @@ def offset_commit(
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 good.append(answer)
-                if commits[-1].is_full:
-                    commits.append(_Commit())
-                commits[-1].add(
-                    answer,
-                    NewOffset(
-                        image.name,
-                        image.id,
-                        each.partition_index,
-                        each.committed_offset,
-                        each.committed_leader_epoch,
-                        each.committed_metadata or "",
-                    ),
+                offset = NewOffset(
+                    image.name,
+                    image.id,
+                    each.partition_index,
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata or "",
                 )
+                add(commits, offset, answer)
                 continue
             refused.append(answer)
         response.topics.append(
             OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=refused + good)
         )
-    if not commits[0].accepted:
+    if not commits[0].offsets:
         return response
     commands = (_commit(request, commit, context) for commit in commits)
     return (yield from run_all(broker.groups, commands, lambda _: response))
 
 
-class _Commit:
-    """Offsets that are written together, and the answers about them."""
-
-    __slots__ = ("_size", "accepted", "answers")
-
-    def __init__(self) -> None:
-        self._size = 0
-        self.accepted: list[NewOffset] = []
-        self.answers: list[OffsetCommitResponsePartition] = []
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.accepted) >= _OFFSETS_AT_A_TIME or self._size >= _METADATA_AT_A_TIME
-
-    def add(self, answer: OffsetCommitResponsePartition, offset: NewOffset) -> None:
-        self.accepted.append(offset)
-        self.answers.append(answer)
-        self._size += len(offset.metadata)
-
-
-def _commit(request: OffsetCommitRequest, commit: _Commit, context: RequestContext) -> GroupCommand:
-    def command(groups: GroupShard, reply: Reply, effects: GroupEffects) -> None:
-        outcomes = groups.commit(
-            OffsetCommit(
-                group_id=request.group_id,
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-                generation=request.generation_id_or_member_epoch,
-                offsets=commit.accepted,
-                retention_ms=request.retention_time_ms,
-                version=context.version,
-            ),
-            effects,
+def _commit(request: OffsetCommitRequest, portion: Portion, context: RequestContext) -> GroupCommand:
+    return portion.command(
+        OffsetCommit(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+            offsets=portion.offsets,
+            retention_ms=request.retention_time_ms,
+            version=context.version,
         )
-        for answer, outcome in zip(commit.answers, outcomes, strict=True):
-            answer.error_code = outcome
-        effects.answer(reply, None)
-
-    def failed(error: ApiError) -> None:
-        too_large = error.code is ErrorCode.RECORD_LIST_TOO_LARGE
-        for answer in commit.answers:
-            answer.error_code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else error.code
-
-    return GroupCommand(request.group_id, command, failed)
+    )
 
 
 # -- OffsetFetch ------------------------------------------------------------------------------------------

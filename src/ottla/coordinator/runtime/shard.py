@@ -8,6 +8,9 @@ before it is committed, because that is the state it has read. So all answers te
 
 If the state cannot be changed after the log has taken the records, memory and log differ. Then the shard
 fails and is loaded again.
+
+A producer can have records of a coordinator written in its transaction (offsets, for one). They are replayed
+at once with the id of the producer, and count when the marker that commits the transaction is replayed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ottla.completion import Completion
 from ottla.coordinator.runtime.effects import CoordinatorTimer, Reply
@@ -27,6 +30,7 @@ from ottla.protocol.batches import NO_PRODUCER_ID
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.records import Record, encode_batch
 from ottla.replication.partition import Partition
+from ottla.storage.verification import VerificationGuard
 
 if TYPE_CHECKING:
     from ottla.coordinator.runtime.runtime import CoordinatorRuntime
@@ -50,6 +54,15 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
+class TransactionalProducer(NamedTuple):
+    """In whose transaction the records of a command are written."""
+
+    producer_id: int
+    producer_epoch: int
+    verification: VerificationGuard | None = None
+    """As `Partition.append` takes it."""
+
+
 class Shard(Generic[S]):
     def __init__(self, partition: Partition, runtime: CoordinatorRuntime[S]) -> None:
         self.partition = partition
@@ -67,12 +80,14 @@ class Shard(Generic[S]):
 
     # -- commands -----------------------------------------------------------------------------------------
 
-    def run(self, command: Callable[[S, Reply, Any], None]) -> Reply:
+    def run(
+        self, command: Callable[[S, Reply, Any], None], producer: TransactionalProducer | None = None
+    ) -> Reply:
         """Run a command for a client, which gets a response, or an ApiError."""
         reply: Reply = Completion()
         self._waiting.add(reply)
         try:
-            self.execute(lambda state, effects: command(state, reply, effects))
+            self.execute(lambda state, effects: command(state, reply, effects), producer)
         except ApiError as error:
             self._waiting.discard(reply)
             reply.fail(error)
@@ -81,18 +96,22 @@ class Shard(Generic[S]):
             raise
         return reply
 
-    def execute(self, command: Callable[[S, Any], None]) -> None:
+    def execute(
+        self, command: Callable[[S, Any], None], producer: TransactionalProducer | None = None
+    ) -> None:
         """Run a command. ApiError when the command or the log refuses; then nothing has changed."""
         state = self.state
         effects = state.new_effects(self._runtime.clock.now_ms())
         command(state, effects)
         records = effects.records
         if records:
-            self._written = self._append(records, effects.now_ms)
+            self._written = self._append(records, effects.now_ms, producer)
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
+        producer_epoch = NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch
         try:
             state.adopt(effects)
             for offset, record in enumerate(records, self._written - len(records)):
-                state.replay(offset, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, record)
+                state.replay(offset, producer_id, producer_epoch, record)
             state.settled(effects)
         except Exception as defect:
             self._runtime.fail(self, defect)
@@ -105,28 +124,81 @@ class Shard(Generic[S]):
         if effects.answers:
             self._answer_when_committed(self._written, effects.answers)
 
-    def _append(self, records: Iterable[Any], now_ms: int) -> int:
+    def end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> Completion[None]:
+        """Write the marker that ends a producer's transaction, and let its records count, or drop them.
+
+        The result comes when the marker is committed.
+        """
+        reply: Reply = Completion()
+        try:
+            self._check_leadership()
+            self.partition.check_in_sync()
+            info = self.partition.append_marker(
+                producer_id,
+                producer_epoch,
+                commit=committed,
+                coordinator_epoch=coordinator_epoch,
+                transaction_version=transaction_version,
+            )
+        except ApiError as error:
+            return Completion.failed(_as_coordinator_error(error))
+        self._written = info.last_offset + 1
+        try:
+            self.state.replay_end_transaction_marker(producer_id, producer_epoch, committed=committed)
+        except Exception as defect:  # noqa: BLE001 - the shard fails with it
+            self._runtime.fail(self, defect)
+            return Completion.failed(ApiError(ErrorCode.NOT_COORDINATOR))
+        self._waiting.add(reply)
+        self._answer_when_committed(self._written, [(reply, None)])
+        return reply
+
+    def _append(self, records: Iterable[Any], now_ms: int, producer: TransactionalProducer | None) -> int:
         """Write records as one batch; the offset behind them."""
         encode = self._runtime.codec.encode
         rows = [
             Record(index, now_ms, *encode(record), [])  # the offsets are deltas here
             for index, record in enumerate(records)
         ]
-        batch = encode_batch(rows, codec=self._runtime.compression)
+        compression = self._runtime.compression
+        verification = None
+        if producer is None:
+            batch = encode_batch(rows, codec=compression)
+        else:
+            batch = encode_batch(
+                rows,
+                codec=compression,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transactional=True,
+            )
+            verification = producer.verification
         partition = self.partition
         if len(batch) > partition.log.config.max_message_bytes:
             raise ApiError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        self._check_leadership()
+        try:
+            partition.check_in_sync()
+            info = partition.append(memoryview(batch), from_client=False, verification=verification)
+            return info.last_offset + 1
+        except ApiError as error:
+            raise _as_coordinator_error(error) from error
+
+    def _check_leadership(self) -> None:
+        """NOT_COORDINATOR if the state may be older than what others have written."""
         if (
-            not partition.state.is_leader
-            or partition.leader_epoch != self.leader_epoch
+            not self.partition.state.is_leader
+            or self.partition.leader_epoch != self.leader_epoch
             or self._runtime.may_be_replaced()
         ):
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        try:
-            partition.check_in_sync()
-            return partition.append(memoryview(batch), from_client=False).last_offset + 1
-        except ApiError as error:
-            raise _as_coordinator_error(error) from error
 
     # -- answers ------------------------------------------------------------------------------------------
 
