@@ -55,6 +55,7 @@ from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
 from ottla.broker.suspension import Suspension, max_gap
+from ottla.broker.transaction_verification import VERIFICATION, TransactionVerification, coordinator_of
 from ottla.broker.watchdog import Watchdog
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import (
@@ -265,6 +266,14 @@ class Broker:
             self.topic_name,
             lambda: id_text(topic.id) if (topic := self.image.topics.get(OFFSETS_TOPIC)) else "",
         )
+        self.verification = TransactionVerification(
+            self.node_id,
+            lambda transactional_id: coordinator_of(self.image, transactional_id),
+            None,
+            lambda broker_id: self._membership.peers.client(broker_id, VERIFICATION),
+            self.clock.monotonic,
+            lambda: self.config["transaction.partition.verification.enable"],
+        )
         self._partitions = LocalPartitions(self.replicas, self.cleaning, self._topic_config, self.in_thread)
         self.fetching = ReplicaFetching(
             self.node_id,
@@ -375,6 +384,7 @@ class Broker:
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self._projector.stop()
+        await self.verification.stop()
         await self.groups.stop()
         self.purgatory.expire_all()
         self._membership.end_waiting()
@@ -423,6 +433,7 @@ class Broker:
         await self._maintenance.stop()
         await self.cleaning.stop()
         await self._projector.stop()
+        await self.verification.stop()
         await self.groups.stop()
         await self.fetching.stop()
         await self._leave_cluster()

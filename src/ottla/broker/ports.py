@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ottla.broker.controller_channel import ControllerChannel
     from ottla.broker.dispatch import RequestContext
     from ottla.broker.request_scheduler import Steps
+    from ottla.broker.transaction_verification import TransactionVerification
     from ottla.clock import Clock
     from ottla.cluster.controller import Controller
     from ottla.cluster.image import ClusterImage
@@ -103,6 +104,13 @@ class ClientLogging(Protocol):
 class Time(Protocol):
     @property
     def clock(self) -> Clock: ...
+
+
+class VerificationAccess(Protocol):
+    @property
+    def verification(self) -> TransactionVerification:
+        """Asks the coordinators of transactions about their partitions."""
+        ...
 
 
 class SlicedWork(Protocol):

@@ -288,6 +288,6 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms  INT  10000  >=1  lo
     How often transactions that ran out of time are looked for.
 transaction.remove.expired.transaction.cleanup.interval.ms   INT  3600000  >=1  low unused
     How often expired transactional ids are looked for.
-transaction.partition.verification.enable  BOOLEAN  true   -     cluster-wide low unused
+transaction.partition.verification.enable  BOOLEAN  true   -     cluster-wide low
     Check that a partition is part of the transaction whose records it gets.
 """

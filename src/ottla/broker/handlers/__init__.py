@@ -45,9 +45,13 @@ from ottla.broker.handlers.metadata import (
     metadata,
 )
 from ottla.broker.handlers.offsets import OffsetLookup, list_offsets, offset_for_leader_epoch
-from ottla.broker.handlers.produce import RecordWriting, produce
+from ottla.broker.handlers.produce import produce
 from ottla.broker.handlers.producer_ids import ProducerIdAllocation, init_producer_id
 from ottla.broker.handlers.reassignments import list_partition_reassignments
+from ottla.broker.handlers.txn_offset_commit import TransactionalOffsets, txn_offset_commit
+from ottla.broker.handlers.write_txn_markers import write_txn_markers
+from ottla.broker.marker_writing import MarkerWriting
+from ottla.broker.producing import RecordWriting
 from ottla.protocol.apis import APIS
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
@@ -62,11 +66,13 @@ class HandlerPorts(
     GroupOffsetAccess,
     LogDirAccess,
     LogStateAccess,
+    MarkerWriting,
     OffsetLookup,
     ProducerIdAllocation,
     RecordDeletion,
     RecordReading,
     RecordWriting,
+    TransactionalOffsets,
     Protocol,
 ):
     """What the handlers use of the broker."""
@@ -90,6 +96,8 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     21: delete_records,
     22: init_producer_id,
     23: offset_for_leader_epoch,
+    27: write_txn_markers,
+    28: txn_offset_commit,
     29: describe_acls,
     30: create_acls,
     31: delete_acls,

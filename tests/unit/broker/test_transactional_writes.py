@@ -1,0 +1,223 @@
+"""Records and offsets of transactions, and the markers that end them, as a broker takes them.
+
+The coordinator of transactions is left out where that is possible: with verification switched off leaders
+take what older clients send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import ottla.testing
+from ottla.protocol.batches import headers
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from ottla.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from ottla.protocol.records import Record, encode_batch
+from ottla.protocol_client.wire import Wire
+
+PRODUCER, OTHER = 7001, 7002
+OFFSETS_TOPIC = "__consumer_offsets"
+FIRST_PROTOCOL, SECOND_PROTOCOL = 9, 12
+"""Versions of Produce."""
+
+
+@pytest.fixture(scope="module")
+def unverified() -> Iterator[Wire]:
+    """A broker whose leaders ask no coordinator."""
+    settings = {"transaction.partition.verification.enable": False, "offsets.topic.num.partitions": 1}
+    with ottla.testing.broker(settings=settings) as broker, Wire(broker.bootstrap_servers) as wire:
+        yield wire
+
+
+@pytest.fixture(scope="module")
+def verified() -> Iterator[Wire]:
+    with (
+        ottla.testing.broker(topics={"t": 2}, settings={"offsets.topic.num.partitions": 1}) as broker,
+        Wire(broker.bootstrap_servers) as wire,
+    ):
+        yield wire
+
+
+_topics = iter(range(1_000))
+
+
+def new_topic(wire: Wire, partitions: int = 1) -> str:
+    from ottla.protocol_client.admin import create_topic
+
+    name = f"t-{next(_topics)}"
+    create_topic(wire, name, partitions=partitions)
+    return name
+
+
+def produce(
+    wire: Wire, topic: str, sequence: int, *, version: int = FIRST_PROTOCOL, producer: int = PRODUCER
+) -> Any:
+    batch = encode_batch(
+        [Record(0, 1_000, b"k", b"v", [])],
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    data = PartitionProduceData(index=0, records=memoryview(batch))
+    request = ProduceRequest(
+        transactional_id="tx",
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+    )
+    return wire.call(request, version).responses[0].partition_responses[0]
+
+
+def end(wire: Wire, topic: str, *, committed: bool, producer: int = PRODUCER, partition: int = 0) -> int:
+    marker = WritableTxnMarker(
+        producer_id=producer,
+        producer_epoch=0,
+        transaction_result=committed,
+        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+    )
+    response = wire.call(WriteTxnMarkersRequest(markers=[marker]), 1)
+    return int(response.markers[0].topics[0].partitions[0].error_code)
+
+
+def fetch(wire: Wire, topic: str) -> Any:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        isolation_level=1, max_bytes=1 << 20, topics=[FetchTopic(topic=topic, partitions=[partition])]
+    )
+    return wire.call(request, 11).responses[0].partitions[0]
+
+
+def commit(wire: Wire, topic: str, offset: int, *, group: str = "g", producer: int = PRODUCER) -> int:
+    partition = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=""
+    )
+    request = TxnOffsetCommitRequest(
+        transactional_id="tx",
+        group_id=group,
+        producer_id=producer,
+        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[partition])],
+    )
+    return int(wire.call(request, 3).topics[0].partitions[0].error_code)
+
+
+def committed(wire: Wire, topic: str, *, group: str = "g", stable: bool) -> tuple[int, int]:
+    topics = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
+    request = OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=stable
+    )
+    (partition,) = wire.call(request, 9).groups[0].topics[0].partitions
+    return partition.committed_offset, partition.error_code
+
+
+def find(wire: Wire, group: str = "g") -> None:
+    (found,) = wire.call(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators
+    assert not found.error_code
+
+
+def test_readers_of_committed_records_wait_for_the_marker(unverified: Wire) -> None:
+    topic = new_topic(unverified)
+    assert [produce(unverified, topic, sequence).base_offset for sequence in range(2)] == [0, 1]
+    before = fetch(unverified, topic)
+    assert (before.high_watermark, before.last_stable_offset, list(headers(before.records or b""))) == (
+        2,
+        0,
+        [],
+    )
+    assert end(unverified, topic, committed=True) == ErrorCode.NONE
+    after = fetch(unverified, topic)
+    assert (after.last_stable_offset, after.aborted_transactions) == (3, [])
+    assert [header.is_control for _, header in headers(after.records)] == [False, False, True]
+
+
+def test_an_aborted_transaction_is_named_to_readers(unverified: Wire) -> None:
+    topic = new_topic(unverified)
+    produce(unverified, topic, 0)
+    assert end(unverified, topic, committed=False) == ErrorCode.NONE
+    (aborted,) = fetch(unverified, topic).aborted_transactions
+    assert (aborted.producer_id, aborted.first_offset) == (PRODUCER, 0)
+
+
+def test_a_retry_of_a_batch_is_answered_with_its_offset(unverified: Wire) -> None:
+    topic = new_topic(unverified)
+    answers = [produce(unverified, topic, sequence) for sequence in (0, 1, 1, 0)]
+    assert [(each.error_code, each.base_offset) for each in answers] == [(0, 0), (0, 1), (0, 1), (0, 0)]
+
+
+def test_markers_for_what_is_not_there_are_refused(unverified: Wire) -> None:
+    assert end(unverified, "nobody", committed=True) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_offsets_of_a_transaction_count_with_the_commit_marker(unverified: Wire) -> None:
+    topic = new_topic(unverified)
+    find(unverified)
+    assert commit(unverified, topic, 5) == ErrorCode.NONE
+    assert committed(unverified, topic, stable=False) == (-1, ErrorCode.NONE)
+    assert committed(unverified, topic, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert end(unverified, OFFSETS_TOPIC, committed=True) == ErrorCode.NONE
+    assert committed(unverified, topic, stable=True) == (5, ErrorCode.NONE)
+    assert commit(unverified, topic, 9) == ErrorCode.NONE
+    assert end(unverified, OFFSETS_TOPIC, committed=False) == ErrorCode.NONE
+    assert committed(unverified, topic, stable=True) == (5, ErrorCode.NONE)
+
+
+def test_a_group_without_a_name_is_refused(unverified: Wire) -> None:
+    topic = new_topic(unverified)
+    find(unverified)
+    assert commit(unverified, topic, 5, group="") == ErrorCode.INVALID_GROUP_ID
+    assert commit(unverified, "nobody", 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_open_transactions_and_pending_offsets_survive_a_restart() -> None:
+    settings = {"transaction.partition.verification.enable": False, "offsets.topic.num.partitions": 1}
+    with ottla.testing.broker(topics={"t": 1}, settings=settings) as broker:
+        with Wire(broker.bootstrap_servers) as wire:
+            find(wire)
+            produce(wire, "t", 0)
+            commit(wire, "t", 5)
+        broker.kill()
+        broker.start()
+        with Wire(broker.bootstrap_servers) as wire:
+            find(wire)
+            assert fetch(wire, "t").last_stable_offset == 0
+            assert committed(wire, "t", stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            assert produce(wire, "t", 1).error_code == ErrorCode.NONE
+            for topic in ("t", OFFSETS_TOPIC):
+                assert end(wire, topic, committed=True) == ErrorCode.NONE
+            assert fetch(wire, "t").last_stable_offset == 3
+            assert committed(wire, "t", stable=True) == (5, ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])
+def test_no_record_is_taken_that_no_coordinator_has_confirmed(verified: Wire, version: int) -> None:
+    answer = produce(verified, "t", 0, version=version)
+    assert answer.error_code in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    assert answer.base_offset == -1
+    assert fetch(verified, "t").high_watermark == 0
+
+
+def test_no_offset_is_taken_that_no_coordinator_has_confirmed(verified: Wire) -> None:
+    find(verified)
+    refused = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    assert commit(verified, "t", 5) in refused
+    assert committed(verified, "t", stable=True) == (-1, ErrorCode.NONE)
