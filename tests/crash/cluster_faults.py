@@ -2,7 +2,7 @@
 
 At most `at_once` faults last at the same time. A broker that is killed, paused or restarting is not chosen
 again before it is back. Faults of the network are independent of that: a broker may be restarted while it is
-cut off.
+cut off. One thing at a time happens to the registry. A clock that was set stays wrong, until it is set again.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from crash.cluster_processes import NODES, ClusterProcesses
+from crash.cluster_processes import ClusterProcesses
+from crash.cluster_registries import NODES
 
 SESSION_SECONDS = 1.5
 """`broker.session.timeout.ms` of the brokers."""
 REGISTRY_SESSION_SECONDS = 6.0
 KINDS = ("kill", "pause", "restart", "cut one way", "cut", "lose answers", "cut clients")
+LONG_KINDS = (*KINDS, "long pause")
+"""With those that take longer than a session of the registry."""
+WRONG_CLOCK = "wrong clock"
 _PROCESS_KINDS = ("kill", "pause", "restart", "long pause")
+_LOOK_AGAIN_SECONDS = 0.3
+_WRONG_SECONDS = 3000.0
+"""Less than an hour: records further in the future are refused (message.timestamp.after.max.ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,7 @@ class Fault:
     kind: str
     node: int
     other: int
+    """Another broker; for a clock how many seconds it is wrong."""
     seconds: float
 
     def __str__(self) -> str:
@@ -45,6 +53,10 @@ def draw(rng: random.Random, kind: str, busy: set[int]) -> Fault:
             seconds = REGISTRY_SESSION_SECONDS + rng.uniform(1.0, 3.0)
         case "kill" | "restart":
             seconds = rng.choice([0.0, rng.uniform(0.2, 2.0)])
+        case "lock registry" | "cut registry" | "restart registry" | "pause registry":
+            seconds = rng.choice([rng.uniform(0.2, 3.0), REGISTRY_SESSION_SECONDS + rng.uniform(0.5, 2.0)])
+        case "wrong clock":
+            return Fault(kind, node, round(rng.uniform(-_WRONG_SECONDS, _WRONG_SECONDS)), 0.0)
         case _:
             seconds = rng.uniform(0.5, 3.0)
     return Fault(kind, node, other, seconds)
@@ -92,8 +104,11 @@ def begin(cluster: ClusterProcesses, fault: Fault) -> Callable[[], None]:
                 cluster.links[back].mend()
 
             return mend_both
+        case "wrong clock":
+            cluster.set_clock(node, fault.other)
+            return lambda: None
         case _:
-            raise ValueError(fault.kind)
+            return cluster.registry.begin(fault.kind, node)
 
 
 def cause(
@@ -108,14 +123,22 @@ def cause(
         lasting.sort(key=lambda each: each[0])
         until, fault, mend = lasting.pop(0)
         moment.wait(max(0.0, until - time.monotonic()))
+        if fault.kind == "restart" and cluster.runs(fault.node) and lasting:
+            # It may not be able to stop before another fault is mended.
+            lasting.append((time.monotonic() + _LOOK_AGAIN_SECONDS, fault, mend))
+            return
         mend()
         print(f"{time.monotonic() - began:7.2f}  mended: {fault}", flush=True)
 
+    def hurt_registry() -> bool:
+        return any(fault.kind in cluster.registry.kinds for _, fault, _ in lasting)
+
     try:
         for kind in kinds:
-            while len(lasting) >= at_once:
+            while len(lasting) >= at_once or (kind in cluster.registry.kinds and hurt_registry()):
                 mend_first()
             moment.wait(rng.uniform(0.0, gap))
+            cluster.start_again()
             busy = {fault.node for _, fault, _ in lasting if fault.kind in _PROCESS_KINDS}
             fault = draw(rng, kind, busy)
             print(f"{time.monotonic() - began:7.2f}  {fault}", flush=True)

@@ -17,13 +17,18 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from crash.load import PATIENCE
 
 COMMIT_SECONDS = 0.3
+_CLASSIC = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+"""In the consumer protocol the broker sets them."""
 
 
 class GroupLoad:
-    def __init__(self, bootstrap: str, topic: str, group: str, members: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, group: str, members: int, *, protocol: str = "classic"
+    ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.group = group
+        self.protocol = protocol
         self.lock = threading.Lock()
         self.read: dict[int, dict[int, int]] = defaultdict(dict)
         """By partition: offset to the number in the record."""
@@ -48,7 +53,7 @@ class GroupLoad:
         self.ending.set()
         for member in self._members:
             member.join(PATIENCE)
-            assert not member.is_alive(), "a consumer hangs"
+            assert not member.is_alive(), f"{member.name} hangs: it {member.doing}"
 
     def check(self, bootstrap: str, written: dict[int, dict[int, int]]) -> None:
         """`written`: by partition, number of a record to its offset."""
@@ -69,12 +74,14 @@ class GroupLoad:
 
 class _Member(threading.Thread):
     def __init__(self, load: GroupLoad, number: int) -> None:
-        super().__init__(name=f"member-{number}")
+        super().__init__(name=f"{load.group}-{number}")
         self._load = load
         self._least: dict[int, int] = {}
         """By partition that was assigned and not read yet: where it begins at the earliest."""
         self._next: dict[int, int] = {}
         """By partition: the offset after what was read."""
+        self.doing = "begins"
+        """For the report of one that hangs."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": load.bootstrap,
@@ -82,8 +89,8 @@ class _Member(threading.Thread):
                 "client.id": self.name,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 500,
+                "group.protocol": load.protocol,
+                **(_CLASSIC if load.protocol == "classic" else {}),
                 "fetch.wait.max.ms": 100,
                 "reconnect.backoff.max.ms": 200,
                 "socket.timeout.ms": 4000,
@@ -98,21 +105,26 @@ class _Member(threading.Thread):
         )
         due = time.monotonic() + COMMIT_SECONDS
         while not self._load.ending.is_set():
+            self.doing = "reads"
             for message in self._consumer.consume(200, 0.1):
                 self._take(message)
             if time.monotonic() >= due:
                 self._commit()
                 due = time.monotonic() + COMMIT_SECONDS
         self._commit()
+        self.doing = "closes"
         self._consumer.close()
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         with self._load.lock:
-            self._next = {}
-            self._least = {each.partition: self._load.committed[each.partition] for each in partitions}
+            for each in partitions:
+                self._next.pop(each.partition, None)
+                self._least[each.partition] = self._load.committed[each.partition]
 
     def _gone(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._next, self._least = {}, {}
+        for each in partitions:
+            self._next.pop(each.partition, None)
+            self._least.pop(each.partition, None)
 
     def _take(self, message: Message) -> None:
         partition, offset, value = message.partition(), message.offset(), message.value()
@@ -135,6 +147,7 @@ class _Member(threading.Thread):
         offsets = [TopicPartition(self._load.topic, each, after) for each, after in self._next.items()]
         if not offsets:
             return
+        self.doing = "commits"
         try:
             answers = self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException:
