@@ -69,8 +69,10 @@ def brokers_of(status: dict[str, Any]) -> dict[int, str]:
 
 
 def test_a_cluster_starts_replaces_a_dead_broker_and_stops_as_a_whole(ottla: Command, tmp_path: Path) -> None:
-    with serving(ottla, tmp_path) as (process, ready, log):
+    with serving(ottla, tmp_path, "--set=no.such.setting=1") as (process, ready, log):
         assert ready["pid"] == process.pid
+        assert "no.such.setting" in ready["warnings"][0]
+        assert log.read_text().count("no.such.setting") == 1, "the brokers do not repeat the warning"
         assert [broker["node_id"] for broker in ready["brokers"]] == [1, 2, 3]
         assert ready["bootstrap"] == ",".join(broker["bootstrap"] for broker in ready["brokers"])
         assert [broker["data"] for broker in ready["brokers"]] == [

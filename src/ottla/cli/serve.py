@@ -129,7 +129,7 @@ def serve(
         _refuse_beside_brokers({"--node-id": node_id, "--peer-listen": peer_listen, "--rack": rack})
         shared = [f"--log-level={log_level}", *(f"--set={pair}" for pair in set_ or [])]
         shared += [f"--config={config.absolute()}"] if config is not None else []
-        loaded = load_config(config, overrides, folder="cluster")
+        loaded = load_config(config, overrides | place_in_cluster(registry, None, None), folder="cluster")
         _serve_cluster(brokers, loaded, registry, shared, began, as_json=as_json)
         return
     overrides |= place_in_cluster(registry, node_id, rack)
@@ -137,9 +137,10 @@ def serve(
     folder = prepare_folder(Path(loaded.log_dir))
     _refuse_folder_of_cluster(folder)
     _log_to_stderr(log_level, supervised)
-    loaded.warnings.extend(unreachable_by_peers(loaded))
-    for warning in loaded.warnings:
-        say(f"warning: {warning}")
+    if not supervised:  # the supervisor has said it for all of them
+        loaded.warnings.extend(unreachable_by_peers(loaded))
+        for warning in loaded.warnings:
+            say(f"warning: {warning}")
     import asyncio
 
     asyncio.run(_run(loaded, folder, began, as_json=as_json, supervised=bool(supervised)))
@@ -159,7 +160,7 @@ def _serve_cluster(
     from ottla.cli.local_cluster import Announcement, Supervisor, check_folder, plan_brokers
 
     folder = prepare_folder(Path(config.log_dir))
-    warnings = [*config.warnings, *check_folder(folder, count)]
+    warnings = [*config.warnings, *unreachable_by_peers(config), *check_folder(folder, count)]
     plans = plan_brokers(count, config, folder, registry, shared)
     for warning in warnings:
         say(f"warning: {warning}")

@@ -53,8 +53,8 @@ def unreachable_by_peers(config: BrokerConfig) -> list[str]:
     if config.registry.kind != ZOOKEEPER or host not in ("127.0.0.1", "::1", "localhost"):
         return []
     return [
-        f"brokers on other machines cannot reach this one at {host}; "
-        "--peer-listen HOST:PORT gives it an address for them"
+        f"brokers on other machines cannot reach this one at {host}; start each with --node-id, and with "
+        "--peer-listen HOST:PORT for an address that they can reach"
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from ottla.cli.failure import Failure
 from ottla.cli.local_cluster import BrokerPlan, check_folder, cluster_settings, plan_brokers
+from ottla.cli.serve_config import unreachable_by_peers
 from ottla.config.values import BrokerConfig
 
 DATA = Path("/data")
@@ -90,3 +91,19 @@ def test_brokers_that_are_left_out_are_warned_about(tmp_path: Path) -> None:
     (tmp_path / "broker-3").mkdir()
     assert check_folder(tmp_path, 3) == []
     assert "more than 2 brokers" in check_folder(tmp_path, 2)[0]
+
+
+@pytest.mark.parametrize(
+    ("registry", "peers", "warned"),
+    [
+        ("zookeeper://zk:2181/ottla", "127.0.0.1:0", True),
+        ("zookeeper://zk:2181/ottla", "10.0.0.1:9093", False),
+        ("sqlite:/tmp/cluster.sqlite", "127.0.0.1:0", False),
+    ],
+)
+def test_a_registry_for_many_machines_with_brokers_on_the_loopback_is_warned_about(
+    registry: str, peers: str, warned: bool
+) -> None:
+    listeners = f"PLAINTEXT://127.0.0.1:0,INTERNAL://{peers}"
+    config = BrokerConfig.load(overrides={"ottla.registry": registry, "listeners": listeners})
+    assert bool(unreachable_by_peers(config)) == warned
