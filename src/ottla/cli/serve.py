@@ -291,13 +291,16 @@ def _announce(broker: Broker, folder: Path, began: float, warnings: list[str], *
         )
         return
     shared = not broker.config.is_default("ottla.registry")
-    registry = f"  registry  {broker.config.registry}\n" if shared else ""
+    lines = {"data": str(folder)}
+    if shared:
+        lines["registry"] = str(broker.config.registry)
+    lines["stop"] = f"Ctrl-C, or kill {os.getpid()}"
+    width = max(map(len, lines))
     bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
     write(
         f"{bold}Ottla {__version__} is ready on {broker.bootstrap_servers}{plain}"
         f"  (in {seconds_text(time.monotonic() - began)})\n"
-        f"  data  {folder}\n{registry}"
-        f"  stop  Ctrl-C, or kill {os.getpid()}\n"
+        + "".join(f"  {name:{width}}  {text}\n" for name, text in lines.items())
     )
 
 
