@@ -19,6 +19,13 @@ from clients.programs import Program
 Results = dict[str, dict[str, Any]]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """On a single broker, and on three with three replicas of each topic."""
+    if "bootstrap" in metafunc.fixturenames and not metafunc.config.getoption("--bootstrap"):
+        places = [pytest.param(1, id="1-broker"), pytest.param(3, id="3-brokers")]
+        metafunc.parametrize("bootstrap", places, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
 def results(bootstrap: str) -> Callable[[Program], Results]:
     """The checks of a program, from one run of it against the broker of these tests."""

@@ -62,12 +62,14 @@ public class Conformance {
     static final Duration POLL = Duration.ofMillis(200);
     static final long DEADLINE_MS = 30_000;
     static String bootstrap;
+    static int brokers;
     static String prefix;
     static Admin admin;
     static int topics = 0;
 
     public static void main(String[] args) throws Exception {
         bootstrap = args[0];
+        brokers = bootstrap.split(",").length;
         prefix = args[1];
         admin = Admin.create(common());
         check("create and describe a topic", Conformance::createAndDescribe);
@@ -125,8 +127,8 @@ public class Conformance {
         TopicDescription description = describe(topic);
         equal(3, description.partitions().size());
         equal(false, description.isInternal());
-        equal(1, description.partitions().get(0).replicas().size());
-        equal(1, description.partitions().get(0).isr().size());
+        equal(brokers, description.partitions().get(0).replicas().size());
+        equal(brokers, description.partitions().get(0).isr().size());
         equal(true, admin.listTopics().names().get().contains(topic));
         Map<Uuid, TopicDescription> byId =
             admin.describeTopics(TopicCollection.ofTopicIds(List.of(description.topicId()))).allTopicIds().get();
@@ -193,8 +195,8 @@ public class Conformance {
 
     static void cluster() throws Exception {
         DescribeClusterResult cluster = admin.describeCluster();
-        equal(1, cluster.nodes().get().size());
-        equal(1, cluster.controller().get().id());
+        equal(brokers, cluster.nodes().get().size());
+        equal(true, cluster.nodes().get().contains(cluster.controller().get()));
         equal(false, cluster.clusterId().get().isEmpty());
     }
 
@@ -450,7 +452,7 @@ public class Conformance {
     }
 
     static String create(int partitions, Map<String, String> configs) throws Exception {
-        NewTopic topic = new NewTopic(name(), partitions, (short) 1).configs(configs);
+        NewTopic topic = new NewTopic(name(), Optional.of(partitions), Optional.empty()).configs(configs);
         admin.createTopics(List.of(topic)).all().get();
         await(() -> describe(topic.name()).partitions().size() == partitions);
         return topic.name();

@@ -150,7 +150,7 @@ class Groups {
             ConsumerGroupDescription described = describeGroup(topic);
             Conformance.equal(protocol, described.type().toString().toLowerCase());
             Conformance.equal(false, described.isSimpleConsumerGroup());
-            Conformance.equal(1, described.coordinator().id());
+            Conformance.equal(true, Conformance.admin.describeCluster().nodes().get().contains(described.coordinator()));
             Conformance.equal(protocol.equals("consumer") ? "uniform" : "range", described.partitionAssignor());
             Conformance.equal(2, described.members().size());
             Set<TopicPartition> assigned = new HashSet<>();

@@ -18,10 +18,11 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
 const { checkGroups, readBack } = require('./groups')
 
 const [bootstrap, prefix] = process.argv.slice(2)
+const brokers = bootstrap.split(',')
 const DEADLINE_MS = 30_000
 const kafka = new Kafka({
   clientId: 'conformance',
-  brokers: [bootstrap],
+  brokers,
   logLevel: logLevel.NOTHING,
   requestTimeout: 20_000,
   retry: { retries: 3 },
@@ -70,8 +71,8 @@ async function createAndDescribe() {
   const topic = await create(3, [{ name: 'retention.ms', value: '123456' }])
   const { partitions } = await describe(topic)
   equal(partitions.length, 3)
-  equal(partitions[0].replicas, [1])
-  equal(partitions[0].isr, [1])
+  equal(partitions[0].replicas.length, brokers.length)
+  equal(partitions[0].isr.length, brokers.length)
   equal((await admin.listTopics()).includes(topic), true)
   const assigned = name()
   const replicaAssignment = [{ partition: 0, replicas: [1] }, { partition: 1, replicas: [1] }]
@@ -116,8 +117,8 @@ async function configs() {
 
 async function cluster() {
   const described = await admin.describeCluster()
-  equal(described.brokers.length, 1)
-  equal(described.controller, 1)
+  equal(described.brokers.length, brokers.length)
+  equal(described.brokers.some((broker) => broker.nodeId === described.controller), true)
   equal(typeof described.clusterId, 'string')
 }
 
@@ -210,7 +211,7 @@ function name() {
 
 async function create(numPartitions, configEntries = []) {
   const topic = name()
-  await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: 1, configEntries }] })
+  await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: -1, configEntries }] })
   await until(async () => (await describe(topic)).partitions.length === numPartitions)
   return topic
 }

@@ -161,7 +161,7 @@ func join(topic string, config *sarama.Config) *member {
 }
 
 func joinUpTo(topic string, config *sarama.Config, upTo int64) *member {
-	group, err := sarama.NewConsumerGroup([]string{bootstrap}, topic, config)
+	group, err := sarama.NewConsumerGroup(brokers, topic, config)
 	must(err)
 	running, cancel := context.WithCancel(context.Background())
 	m := &member{group: group, cancel: cancel, upTo: upTo, received: map[string]bool{}, ended: make(chan struct{})}

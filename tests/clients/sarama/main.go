@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,17 +20,17 @@ import (
 const deadline = 30 * time.Second
 
 var (
-	bootstrap string
-	prefix    string
-	topics    int
-	admin     sarama.ClusterAdmin
-	client    sarama.Client
+	brokers []string
+	prefix  string
+	topics  int
+	admin   sarama.ClusterAdmin
+	client  sarama.Client
 )
 
 func main() {
-	bootstrap, prefix = os.Args[1], os.Args[2]
+	brokers, prefix = strings.Split(os.Args[1], ","), os.Args[2]
 	var err error
-	client, err = sarama.NewClient([]string{bootstrap}, settings())
+	client, err = sarama.NewClient(brokers, settings())
 	must(err)
 	admin, err = sarama.NewClusterAdminFromClient(client)
 	must(err)
@@ -85,9 +86,9 @@ func createAndDescribe() {
 	topic := create(3, map[string]string{"retention.ms": "123456"})
 	description := describe(topic)
 	equal(3, len(description.Partitions))
-	equal([]int32{1}, description.Partitions[0].Replicas)
-	equal([]int32{1}, description.Partitions[0].Isr)
-	equal(int32(1), description.Partitions[0].Leader)
+	equal(len(brokers), len(description.Partitions[0].Replicas))
+	equal(len(brokers), len(description.Partitions[0].Isr))
+	equal(description.Partitions[0].Replicas[0], description.Partitions[0].Leader)
 	listed, err := admin.ListTopics()
 	must(err)
 	equal(int32(3), listed[topic].NumPartitions)
@@ -149,10 +150,10 @@ func configs() {
 }
 
 func cluster() {
-	brokers, controller, err := admin.DescribeCluster()
+	described, controller, err := admin.DescribeCluster()
 	must(err)
-	equal(1, len(brokers))
-	equal(int32(1), controller)
+	equal(len(brokers), len(described))
+	equal(true, slices.ContainsFunc(described, func(b *sarama.Broker) bool { return b.ID() == controller }))
 }
 
 func logDirs() {
@@ -244,7 +245,7 @@ func tooLarge() {
 	topic := create(1, nil)
 	config := settings()
 	config.Producer.MaxMessageBytes = 5_000_000
-	producer, err := sarama.NewSyncProducer([]string{bootstrap}, config)
+	producer, err := sarama.NewSyncProducer(brokers, config)
 	must(err)
 	defer producer.Close()
 	large := &sarama.ProducerMessage{Topic: topic, Value: sarama.ByteEncoder(make([]byte, 2_000_000))}
@@ -300,7 +301,7 @@ func positions() {
 	equal(int64(-1), offset(topic, moment+100_000))
 	equal(int64(0), offset(topic, sarama.OffsetOldest))
 	equal(int64(100), offset(topic, sarama.OffsetNewest))
-	consumer, err := sarama.NewConsumer([]string{bootstrap}, settings())
+	consumer, err := sarama.NewConsumer(brokers, settings())
 	must(err)
 	defer consumer.Close()
 	_, err = consumer.ConsumePartition(topic, 0, 1000)
@@ -328,7 +329,7 @@ func waitForRecord() {
 	topic := create(1, nil)
 	config := settings()
 	config.Consumer.MaxWaitTime = 4 * time.Second
-	consumer, err := sarama.NewConsumer([]string{bootstrap}, config)
+	consumer, err := sarama.NewConsumer(brokers, config)
 	must(err)
 	defer consumer.Close()
 	partition, err := consumer.ConsumePartition(topic, 0, sarama.OffsetOldest)
@@ -378,7 +379,7 @@ func create(partitions int32, configs map[string]string) string {
 	for key, value := range configs {
 		entries[key] = &value
 	}
-	detail := &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: entries}
+	detail := &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: -1, ConfigEntries: entries}
 	must(admin.CreateTopic(topic, detail, false))
 	await("the topic", func() bool { return len(describe(topic).Partitions) == int(partitions) })
 	return topic
@@ -405,14 +406,14 @@ func send(topic string, count int) {
 }
 
 func produce(config *sarama.Config, messages ...*sarama.ProducerMessage) {
-	producer, err := sarama.NewSyncProducer([]string{bootstrap}, config)
+	producer, err := sarama.NewSyncProducer(brokers, config)
 	must(err)
 	defer producer.Close()
 	must(producer.SendMessages(messages))
 }
 
 func consume(topic string, from int64, count int) []*sarama.ConsumerMessage {
-	consumer, err := sarama.NewConsumer([]string{bootstrap}, settings())
+	consumer, err := sarama.NewConsumer(brokers, settings())
 	must(err)
 	defer consumer.Close()
 	partition, err := consumer.ConsumePartition(topic, 0, from)
