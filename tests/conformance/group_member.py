@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-DEADLINE = 40.0
+DEADLINE = 90.0
 Place = tuple[str, int]
 
 

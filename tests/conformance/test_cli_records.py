@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conformance.command import Command
+from conformance.command import LIMIT, Command
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_records_pass_with_every_codec_and_acks_level(
 ) -> None:
     lines = [f"line {number} " + "x" * (number % 100) for number in range(2000)]
     ottla.ok("produce", topic, "--compression", codec, "--acks", acks, input="\n".join(lines))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT
     while True:
         found = ottla.ok("consume", topic).lines
         # Otherwise the followers may not have them yet.
@@ -264,7 +264,7 @@ def test_following_prints_records_as_they_come(ottla: Command, topic: str) -> No
         ottla.ok("produce", topic, input="after\n")
         assert following.stdout.readline() == b"after\n"
         following.send_signal(signal.SIGINT)
-        assert following.wait(20) == 130
+        assert following.wait(LIMIT) == 130
         assert following.stderr is not None
         assert following.stderr.read() == b""
 
@@ -272,7 +272,7 @@ def test_following_prints_records_as_they_come(ottla: Command, topic: str) -> No
 def test_following_ends_after_the_count(ottla: Command, topic: str) -> None:
     with ottla.start("consume", topic, "-f", "-n", "2", "--from", "beginning") as following:
         ottla.ok("produce", topic, input="1\n2\n3\n")
-        assert following.communicate(timeout=20) == (b"1\n2\n", b"")
+        assert following.communicate(timeout=LIMIT) == (b"1\n2\n", b"")
         assert following.returncode == 0
 
 
@@ -283,7 +283,7 @@ def test_a_closed_output_pipe_is_not_an_error(ottla: Command, topic: str) -> Non
         assert consuming.stderr is not None
         consuming.stdout.readline()
         consuming.stdout.close()
-        assert consuming.wait(20) == 0
+        assert consuming.wait(LIMIT) == 0
         assert consuming.stderr.read() == b""
 
 
@@ -293,11 +293,11 @@ def test_slow_input_is_sent_as_it_arrives(ottla: Command, topic: str) -> None:
         for number in range(3):
             producing.stdin.write(f"{number}\n".encode())
             producing.stdin.flush()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + LIMIT
             while len(ottla.ok("consume", topic).lines) <= number:
                 assert time.monotonic() < deadline, "a line that was written did not arrive"
         producing.stdin.close()
-        assert producing.wait(20) == 0
+        assert producing.wait(LIMIT) == 0
 
 
 def test_an_interrupt_sends_what_was_read_and_reports(ottla: Command, topic: str) -> None:
@@ -306,11 +306,11 @@ def test_an_interrupt_sends_what_was_read_and_reports(ottla: Command, topic: str
         assert producing.stderr is not None
         producing.stdin.write(b"one\ntwo\n")
         producing.stdin.flush()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LIMIT
         while len(ottla.ok("consume", topic).lines) < 2:
             assert time.monotonic() < deadline
         producing.send_signal(signal.SIGINT)
-        assert producing.wait(20) == 130
+        assert producing.wait(LIMIT) == 130
         assert producing.stderr.read().decode().endswith(f" to {topic} (interrupted)\n")
 
 
