@@ -150,8 +150,8 @@ def written_in(writers: list[Writer], news: Producer, seconds: float) -> float:
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
     """`ottla serve --brokers 3`, without relays: they would be the first to be too slow."""
-    command = [OTTLA, "serve", "--brokers", "3", "--listen", "127.0.0.1:0", "--data", folder, "--json"]
-    command += [f"--set={name}={value}" for name, value in SETTINGS.items()]
+    command = [str(OTTLA), "serve", "--brokers", "3", "--listen", "127.0.0.1:0", "--json"]
+    command += [f"--data={folder}", *(f"--set={name}={value}" for name, value in SETTINGS.items())]
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output)
     try:
