@@ -45,7 +45,7 @@ SETTINGS = {
     "group.consumer.heartbeat.interval.ms": 500,
     "log.segment.bytes": 1 << 20,
 }
-_CLIENT = {
+CLIENT = {
     "socket.timeout.ms": 4000,
     "topic.metadata.refresh.interval.ms": 2000,
     # With more, librdkafka may begin a new producer epoch when the first of several requests was refused, and
@@ -64,9 +64,7 @@ def under_load(
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(PATIENCE)
-    load = IdempotentLoad(
-        cluster.bootstrap_servers, TOPIC, PARTITIONS, queue=40, pause=0.03, settings=_CLIENT
-    )
+    load = IdempotentLoad(cluster.bootstrap_servers, TOPIC, PARTITIONS, queue=40, pause=0.03, settings=CLIENT)
     groups = [
         GroupLoad(cluster.bootstrap_servers, TOPIC, f"{protocol}-readers", 2, protocol=protocol)
         for protocol in protocols

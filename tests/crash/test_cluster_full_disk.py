@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from crash.cluster_processes import NODES, ClusterProcesses
-from crash.group_load import GroupLoad
-from crash.load import PATIENCE, IdempotentLoad
-from crash.test_cluster_kill import (
+from crash.cluster_load import (
     CLIENT,
     METADATA_VERSION,
     PARTITIONS,
@@ -25,6 +22,10 @@ from crash.test_cluster_kill import (
     check_files,
     in_sync,
 )
+from crash.cluster_processes import ClusterProcesses
+from crash.cluster_registries import NODES
+from crash.group_load import GroupLoad
+from crash.load import PATIENCE, IdempotentLoad
 from limits.test_full_disk import use_up
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponsePartition
 from raw_client import RawClient
