@@ -37,6 +37,7 @@ ALLOWED = {
     # Called by Spark and pyarrow.
     "streamReader", "streamWriter", "latestOffset", "reportLatestOffset", "getDefaultReadLimit",
     "prepareForTriggerAvailableNow", "onQueryStarted", "onQueryProgress", "onQueryIdle", "onQueryTerminated",
+    "metadataOpsTimeNs", "isTimeTravel", "hashCode", "implements", "refresh",
     "handleInputRows", "get_type_name", "normalize_path", "get_file_info_selector",
     "delete_root_dir_contents", "open_append_stream",
     # Called by Kafka clients.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.blocks import Block, Fields, View
 from ottla.pipeline.checkpoints import CheckpointError, Fingerprint
-from ottla.pipeline.declarations import Stage, StageError, Topic
+from ottla.pipeline.declarations import Changelog, Stage, StageError, Topic
 from ottla.pipeline.running.causes import cause_of
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def _check_stage(
 
 def _input(source: Any, there: set[str] | None, fed: set[str], problems: list[str]) -> dict[str, Any]:
     document: dict[str, Any] = {"name": source.title}
+    if isinstance(source, Changelog):
+        return _input(source.topic, there, fed, problems) | document | {"kind": "table"}
     if not isinstance(source, Topic):
         return document | {"kind": "table"}
     topics = None if there is None else sorted(name for name in there if source.reads(name))

@@ -6,6 +6,7 @@ its progress kept in `checkpoints`. The packages inside:
     spark/      Spark itself: a Java to run it, one launcher for the session
     topics/     topics as DataFrames: format("ottla"), reading and writing
     values/     the bytes of a record as columns: JSON, Avro, text
+    tables/     topics as tables to join with: the latest value per key
     lakes/      batches as Parquet files or Delta tables, each once
     running/    all stages of a pipeline at work: watched, restarted, shown, stopped
     testing/    the test driver: a pipeline with topics and lakes in memory

@@ -44,10 +44,21 @@ from ottla.pipeline.dead_letters import (
     seen_in_batch,
     watched,
 )
-from ottla.pipeline.declarations import Lake, Output, Sink, Stage, StageError, Table, Topic, nearest
+from ottla.pipeline.declarations import (
+    Changelog,
+    Lake,
+    Output,
+    Sink,
+    Stage,
+    StageError,
+    Table,
+    Topic,
+    nearest,
+)
 from ottla.pipeline.deliveries import Deliveries
 from ottla.pipeline.fingerprint import Fingerprint, shape_of
 from ottla.pipeline.refusals import anchor_hint
+from ottla.pipeline.tables.changelog import ChangelogTable
 from ottla.pipeline.values.encoding import encoded, lake_target, rows_for, topic_columns, value_schema
 from ottla.pipeline.values.formats import columns_of, decoded, first_line, reader_of
 
@@ -229,10 +240,18 @@ def build(
     dead_letter_topic = stage.dead_letter_topic(context.pipeline)
     inputs: list[Input] = []
     frames: list[DataFrame] = []
+    letters = None
+    if stage.bad == "dead-letter":
+        letters = DeadLetters(stage, dead_letter_topic, inputs, connection, folder)
     try:
         for declared in stage.inputs:
             if isinstance(declared, Table):
                 frames.append(_table(spark, declared, what))
+                continue
+            if isinstance(declared, Changelog):
+                number = stage.changelogs.index(declared)
+                table = ChangelogTable(spark, declared, number, stage, connection, folder, letters)
+                frames.append(table.frame())
                 continue
             if stage.bad == "dead-letter" and declared.reads(dead_letter_topic):
                 raise StageError(
@@ -253,9 +272,6 @@ def build(
         result = _result(stage, frames, what)
         schemas = [value_schema(result, output, what) for output in stage.outputs]
         _check_mode(spark, stage, result)
-        letters = None
-        if stage.bad == "dead-letter":
-            letters = DeadLetters(stage, dead_letter_topic, inputs, connection, folder)
         written = deliveries or Deliveries(folder)
         built = BuiltStage(stage, result, schemas, connection, folder, letters, inputs, written)
         if built.settings and not _is_installed("google.protobuf"):

@@ -2,6 +2,7 @@
 
     <root>/<stage>/spark/             Spark's own checkpoint: offsets, commits, state
     <root>/<stage>/spark/sources/     where each input began, and the ids of its topics
+    <root>/<stage>/tables/            tables that are made of topics, and their versions (`tables`)
     <root>/<stage>/fingerprint.json   the stage's shape when that checkpoint was begun (`fingerprint.py`)
     <root>/<stage>/start.json         where the stage starts when Spark's checkpoint is empty, after a reset,
                                       and the queries it had before
@@ -146,6 +147,10 @@ class StageFolder:
         """Where each source ends in this batch, committed or not; None when Spark has no record of it."""
         self._finish_reset()
         return self._read_offsets(batch_id)[1] if batch_id in self._batches("offsets") else None
+
+    def table_folder(self, number: int) -> Folder:
+        """Where the files of a table are that is made of a topic."""
+        return self._folder.below(f"tables/{number}")
 
     def offsets_file(self, number: int) -> str:
         """Where our source writes down at which offsets this input began (the option offsetsFile)."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from ottla.pipeline.checkpoints import StageFolder
+    from ottla.pipeline.tables.versions import Span
 
 CONNECTORS = ("ottla", "kafka")
 
@@ -90,6 +91,32 @@ class Connection:
         if bounded and not any(name.lower() in _LIMITS for name in found):
             found["maxOffsetsPerTrigger"] = str(MOST_OFFSETS)
         return found
+
+    def table_options(self, source: Topic) -> dict[str, str]:
+        """Options to read parts of a topic that is a table."""
+        always = {"kafka.bootstrap.servers": self.bootstrap, "includeHeaders": "true"}
+        return {**always, **self._settings(), **source.options}
+
+    def table_span(self, source: Topic) -> Span:
+        """What a topic that is a table holds now."""
+        from ottla.pipeline.tables.versions import Span
+        from ottla.pipeline.topics.brokers import Brokers
+        from ottla.pipeline.topics.offsets import find_all
+        from ottla.pipeline.topics.options import SourceOptions
+
+        assert source.name is not None
+        given = {name: value for name, value in self.table_options(source).items() if not _says_start(name)}
+        brokers = Brokers(SourceOptions.parse({**given, "subscribe": source.name}))
+        try:
+            spans = brokers.spans(find_all(brokers).places)
+            topic_ids = {topic_id for _, topic_id in brokers.leaders.values()}
+        finally:
+            brokers.close()
+        return Span(
+            ",".join(sorted(each.hex() for each in topic_ids)),
+            {partition: span.start for (_, partition), span in spans.items()},
+            {partition: span.end for (_, partition), span in spans.items()},
+        )
 
     def stream(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
         """The records of a topic as they come."""

@@ -204,6 +204,10 @@ class DeadLetters:
         if raw is not None:
             self._write(self._bad_among(raw, read))
 
+    def write_bad(self, bad: DataFrame, reason: Column) -> None:
+        """Write these bad records (`_source` and value), each with its reason."""
+        self._write(self._with_headers(bad, reason))
+
     def _write(self, letters: DataFrame) -> None:
         self._connection.write_letters(letters, self.topic)
 
@@ -226,9 +230,12 @@ class DeadLetters:
 
     def _bad_among(self, raw: DataFrame, read: Input) -> DataFrame:
         bad = decoded(raw, read.reader).where(F.col(BAD))
+        return self._with_headers(bad, explained(F.col("value"), read.reader))
+
+    def _with_headers(self, bad: DataFrame, reason: Column) -> DataFrame:
         source = F.col(SOURCE_COLUMN)
         told = {
-            "reason": explained(F.col("value"), read.reader),
+            "reason": reason,
             "stage": F.lit(self._stage.name),
             "topic": source.getField("topic"),
             "partition": source.getField("partition").cast("string"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -109,6 +110,28 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Changelog:
+    """A table that is the latest value per key of a topic. Made by `table(topic=...)`."""
+
+    topic: Topic
+    key: str | None = None
+
+    @property
+    def title(self) -> str:
+        return f"table of topic {self.topic.name}"
+
+    @property
+    def fingerprint(self) -> str:
+        """What the rows of the table depend on."""
+        source = self.topic
+        read_as = [source.format, source.schema, source.framing, source.schemas, dict(source.json_options)]
+        return json.dumps([source.name, self.key, *read_as], sort_keys=True)
+
+
+Input = Topic | Table | Changelog
+
+
+@dataclass(frozen=True)
 class Stage:
     """A declared stage. Made by `stage`, whose arguments these are; `place` is where its function stands.
 
@@ -117,7 +140,7 @@ class Stage:
 
     name: str
     function: Callable[..., Any]
-    inputs: tuple[Topic | Table, ...]
+    inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     mode: str = "append"
     trigger: str = "0 seconds"
@@ -131,6 +154,16 @@ class Stage:
     def topics(self) -> tuple[Topic, ...]:
         """The inputs that stream, in order."""
         return tuple(each for each in self.inputs if isinstance(each, Topic))
+
+    @property
+    def changelogs(self) -> tuple[Changelog, ...]:
+        """The tables that are made of topics, in order."""
+        return tuple(each for each in self.inputs if isinstance(each, Changelog))
+
+    @property
+    def read_topics(self) -> tuple[Topic, ...]:
+        """All topics that are read, as a stream or as a table."""
+        return (*self.topics, *(each.topic for each in self.changelogs))
 
     def dead_letter_topic(self, pipeline: str) -> str:
         """Where bad records of this stage go in the pipeline called so."""

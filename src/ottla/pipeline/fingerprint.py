@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipeline.declarations import Lake, Output, Sink, Stage, Table, Topic
+from ottla.pipeline.declarations import Changelog, Input, Lake, Output, Sink, Stage, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -211,7 +211,9 @@ def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(place) for place in range(sequence.length())]
 
 
-def _input(declared: Topic | Table) -> dict[str, Any]:
+def _input(declared: Input) -> dict[str, Any]:
+    if isinstance(declared, Changelog):
+        return {"kind": "table", "options": {"table": declared.title, "key": declared.key}}
     if isinstance(declared, Table):
         return {"kind": "table", "options": {"table": declared.title, "format": declared.format}}
     named = {"topic": declared.name} if declared.name is not None else {"pattern": declared.pattern}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.declarations import Lake, Stage, Table, Topic
+from ottla.pipeline.declarations import Changelog, Lake, Stage, Table, Topic
 
 if TYPE_CHECKING:
     from ottla.pipeline.running.loading import Pipeline
@@ -147,6 +147,9 @@ def _inputs(stage: Stage, written: Sequence[str]) -> list[Node]:
     for each in stage.inputs:
         if isinstance(each, Table):
             found.append(Node("table", each.title.removeprefix("table ")))
+            continue
+        if isinstance(each, Changelog):
+            found.append(Node("topic", each.topic.title))
             continue
         matched = [name for name in written if each.pattern is not None and each.reads(name)]
         found += [Node("topic", name) for name in matched or [each.title]]

@@ -17,6 +17,7 @@ from ottla.pipeline.declarations import (
     FRAMINGS,
     MODES,
     REAL_TIME,
+    Changelog,
     Lake,
     Output,
     Sink,
@@ -60,14 +61,15 @@ def check_stage(what: str, declared: Stage) -> None:
     for each in inputs:
         if isinstance(each, Lake):
             raise StageError(f"{what}: a lake is written, not read; join with table({each.path!r}) instead")
-        if not isinstance(each, Topic | Table):
+        if not isinstance(each, Topic | Table | Changelog):
             raise StageError(f"{what}: inputs are topic(...) and table(...), not {each!r}")
     if not declared.topics:
         raise StageError(
             f'{what}: nothing to read: name at least one topic, @stage(topic("clicks", json="..."), ...)'
         )
-    for each in declared.topics:
+    for each in declared.read_topics:
         _check_input(what, each)
+    _check_changelogs(what, declared)
     if not outputs:
         raise StageError(f'{what}: nothing to write: to=topic("clean") or to=lake("data/clean")')
     for output in outputs:
@@ -89,7 +91,7 @@ def check_stage(what: str, declared: Stage) -> None:
         if declared.bad != "dead-letter":
             raise StageError(f"{what}: dead_letters= has no use with bad={declared.bad!r}")
         check_topic_name(declared.dead_letters)
-        for each in declared.topics:
+        for each in declared.read_topics:
             if each.reads(declared.dead_letters):
                 raise StageError(
                     f"{what}: reads its own dead letters: {declared.dead_letters} is {each.title}"
@@ -108,6 +110,20 @@ def _check_input(what: str, source: Topic) -> None:
         raise StageError(f"{what}: where= is for outputs; filter {source.title} in the function")
 
 
+def _check_changelogs(what: str, declared: Stage) -> None:
+    names = [each.topic.name for each in declared.changelogs]
+    for each in declared.changelogs:
+        if each.topic.name is None:
+            raise StageError(f"{what}: a table is one topic; it cannot be {each.topic.title}")
+        if names.count(each.topic.name) > 1:
+            raise StageError(f"{what}: the {each.title} is named twice; its frame can be used twice")
+    if names and declared.real_time:
+        raise StageError(
+            f'{what}: trigger="real-time" has no batches for which the table of topic {names[0]} could be'
+            " brought up to date"
+        )
+
+
 def _check_output(what: str, declared: Stage, output: Output) -> None:
     if isinstance(output, Sink):
         return
@@ -124,7 +140,7 @@ def _check_output(what: str, declared: Stage, output: Output) -> None:
         )
     if output.format == "avro" and output.schema is None:
         raise StageError(f"{what}: avro needs a schema to write {output.name}")
-    for each in declared.topics:
+    for each in declared.read_topics:
         if each.reads(output.name):
             raise StageError(
                 f"{what}: {output.name} is read and written by the same stage: it would feed itself for ever"

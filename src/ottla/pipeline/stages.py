@@ -20,8 +20,10 @@ from typing import Any, TypeVar, cast
 from ottla.pipeline.declarations import (
     LAKE_FORMATS,
     SOURCE_COLUMN,
+    Changelog,
     Format,
     Framing,
+    Input,
     Lake,
     Output,
     Sink,
@@ -29,6 +31,7 @@ from ottla.pipeline.declarations import (
     StageError,
     Table,
     Topic,
+    nearest,
 )
 from ottla.pipeline.refusals import (
     check_choice,
@@ -165,17 +168,34 @@ def sink(function: Callable[..., Any], *, name: str | None = None, where: str | 
     return Sink(function, called, _condition(f"sink {called}", where))
 
 
+_topic = topic  # `table` has an argument of this name
+
+
 def table(
-    source: str | Path | Callable[..., Any],
+    source: str | Path | Callable[..., Any] | None = None,
     *,
     format: str = "parquet",
     schema: Any = None,
+    topic: str | Topic | None = None,
+    key: str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Table:
-    """A static table to join with: a path in a format Spark reads, or a function from session to DataFrame.
+    **values: Any,
+) -> Table | Changelog:
+    """A table to join with: a path in a format Spark reads, a function from session to DataFrame, or a topic.
 
-    It is read when the stage starts (and starts again): a change of the table shows from then on.
+    A path or function is read when the stage starts (and starts again). `topic` is a compacted topic, or a
+    declared one: the table has the latest value per key, as of the start of each batch. `key` names the
+    column that holds the record's key; `values` say how values are read, as in `topic`.
     """
+    if topic is not None:
+        if source is not None or schema is not None or format != "parquet":
+            raise StageError("table(topic=...): a path, format= and schema= are for tables in files")
+        return _changelog(topic, key, options, values)
+    if values or key is not None:
+        names = ", ".join([*(["key"] if key is not None else []), *values])
+        raise StageError(f'table(...): {names} needs topic=, as in table(topic="customers", key="id", ...)')
+    if source is None:
+        raise StageError('a table needs a path, a function or a topic: table("readers.parquet")')
     if callable(source):
         if schema is not None or options:
             raise StageError(
@@ -188,8 +208,27 @@ def table(
     return Table(str(source), format, ddl, _texts(f"table {source}", options))
 
 
+def _changelog(
+    source: str | Topic, key: str | None, options: Mapping[str, Any] | None, values: Mapping[str, Any]
+) -> Changelog:
+    if isinstance(source, Topic):
+        if values or options:
+            raise StageError("table(topic=topic(...)): say how its values are read inside topic(...)")
+        declared = source
+    else:
+        known = ("json", "avro", "string", "bytes", "framing", "schemas", "json_options")
+        for name in values:
+            if name not in known:
+                hint = nearest(name, known)
+                raise StageError(f"table(topic={source!r}): there is no argument {name}={hint}")
+        declared = _topic(source, options=options, **values)
+    if key is not None and not _is_text(key):
+        raise StageError(f"table of {declared.title}: key= takes the name of a column, not {key!r}")
+    return Changelog(declared, key if key is not None else declared.key)
+
+
 def stage(
-    *inputs: Topic | Table,
+    *inputs: Input,
     to: Output | Iterable[Output],
     name: str | None = None,
     mode: str = "append",

@@ -19,7 +19,7 @@ def topic_names(bootstrap: str, *, timeout: float = 5.0) -> set[str]:
 def missing_inputs(stage: Stage, there: Iterable[str]) -> list[str]:
     """What `stage` reads and the broker does not have, as a person calls it."""
     known = list(there)
-    return [each.title for each in stage.topics if not any(each.reads(name) for name in known)]
+    return [each.title for each in stage.read_topics if not any(each.reads(name) for name in known)]
 
 
 def missing_now(stage: Stage, bootstrap: str) -> list[str]:

@@ -118,7 +118,7 @@ class Pipeline:
             other.name
             for other in self.stages
             if other.name != stage.name
-            and any(source.reads(name) for source in stage.topics for name in self.written_by(other))
+            and any(source.reads(name) for source in stage.read_topics for name in self.written_by(other))
         ]
 
 

@@ -193,7 +193,7 @@ class PipelineDriver:
 
     def _read_as(self, topic: str, *, strict: bool = True) -> Topic | None:
         """How the values of a topic are declared by a stage that reads it."""
-        inputs = [each for stage in self.pipeline.stages for each in stage.topics]
+        inputs = [each for stage in self.pipeline.stages for each in stage.read_topics]
         found = next((each for each in inputs if each.reads(topic)), None)
         if found is None and strict:
             names = [each.title for each in inputs]

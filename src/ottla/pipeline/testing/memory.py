@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipeline.connectors import Connection
+from ottla.pipeline.connectors import Connection, Offsets
 from ottla.pipeline.declarations import Lake, Output, Topic
+from ottla.pipeline.tables.versions import Span
 from ottla.pipeline.testing.records import Record, decode_value
 from ottla.protocol_client.partitioner import murmur2
 
@@ -85,6 +86,23 @@ class MemoryTopics:
         )
 
 
+def as_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Records as rows of a topic source."""
+    return [
+        {
+            "key": each.key,
+            "value": each.value,
+            "topic": each.topic,
+            "partition": each.partition,
+            "offset": each.offset,
+            "timestamp": each.timestamp,
+            "timestampType": 0,
+            "headers": [{"key": name, "value": value} for name, value in each.headers] or None,
+        }
+        for each in records
+    ]
+
+
 class MemoryInput:
     """One input of a stage: a stream of Spark's, and how far the stage has read its topics."""
 
@@ -111,20 +129,7 @@ class MemoryInput:
 
     def prepare(self, records: Sequence[Record]) -> Any:
         """The records as rows in the JVM, for `put`."""
-        rows = [
-            {
-                "key": each.key,
-                "value": each.value,
-                "topic": each.topic,
-                "partition": each.partition,
-                "offset": each.offset,
-                "timestamp": each.timestamp,
-                "timestampType": 0,
-                "headers": [{"key": name, "value": value} for name, value in each.headers] or None,
-            }
-            for each in records
-        ]
-        self.batch = self._spark.createDataFrame(pa.Table.from_pylist(rows, SOURCE))
+        self.batch = self._spark.createDataFrame(pa.Table.from_pylist(as_rows(records), SOURCE))
         assert self._spark._jvm is not None
         converters = self._spark._jvm.scala.jdk.javaapi.CollectionConverters
         return converters.asScala(self.batch._jdf.collectAsList())
@@ -163,6 +168,24 @@ class MemoryConnection(Connection):
     ) -> DataFrame | None:
         number = next(place for place, each in enumerate(self._options) if each is options)
         return self.inputs[number].batch
+
+    def table_span(self, source: Topic) -> Span:
+        assert source.name is not None
+        ends = dict.fromkeys(range(self.topics.partitions(source.name)), 0)
+        for each in self.topics.of(source.name):
+            ends[each.partition] = each.offset + 1
+        return Span("memory", dict.fromkeys(ends, 0), ends)
+
+    def read_range(
+        self, spark: SparkSession, options: Mapping[str, str], start: Offsets, end: Offsets
+    ) -> DataFrame:
+        found = [
+            each
+            for topic in dict.fromkeys(topic for topic, _ in end)
+            for each in self.topics.of(topic)
+            if start.get((topic, each.partition), 0) <= each.offset < end.get((topic, each.partition), 0)
+        ]
+        return spark.createDataFrame(pa.Table.from_pylist(as_rows(found), SOURCE))
 
     def write(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
         declared = next(
