@@ -271,6 +271,9 @@ def test_once_prints_json_and_a_reset_reads_again(shop: Shop) -> None:
     assert events[-1]["event"] == "finished"
     assert shop.read(shop.clean) == [1, 2, 3]
     assert shop.status()["clean"]["lag_records"] == 0
+    idle = shop("run", "--once", "--stage", "clean", "--master", "there is no such Spark")
+    assert (idle.code, idle.err) == (0, ""), idle
+    assert idle.lines[-1].endswith("clean: finished")
     reset = shop("reset", "clean", "--to", "earliest", "--execute")
     assert f"moved ottla.{shop.name}.clean in 1 partition" in reset.out
     assert shop.status()["clean"]["lag_records"] == 3

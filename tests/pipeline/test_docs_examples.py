@@ -18,7 +18,6 @@ pytest_plugins = ["pytester"]
 
 PAGE = Path(__file__).parents[2] / "docs/pipeline/examples.md"
 EXAMPLES = ("enrichment", "changelog", "windows", "alarms", "orders", "users", "replay")
-QUICK = ("changelog",)
 
 
 def files_of_the_page() -> dict[str, str]:
@@ -34,9 +33,8 @@ def test_every_example_has_a_test() -> None:
     assert found == [name for each in EXAMPLES for name in (f"{each}.py", f"test_{each}.py")]
 
 
-@pytest.mark.parametrize(
-    "example", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in EXAMPLES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_passes_its_test(example: str, pytester: pytest.Pytester, spark: SparkSession) -> None:
     """In this process, where the session that runs is the one that the fixture finds and leaves running."""
     if example == "alarms":

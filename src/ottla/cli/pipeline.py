@@ -154,11 +154,18 @@ def _metrics(address: str | None, pipeline: Pipeline) -> Iterator[Board]:
 
 def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json: bool, board: Board) -> int:
     from ottla.pipeline.running.display import display_for
-    from ottla.pipeline.running.runner import Runner, interrupts
+    from ottla.pipeline.running.idle import is_idle
+    from ottla.pipeline.running.runner import Runner, idle_outcome, interrupts
 
     folder = launch.checkpoints
+    footer = f"{bootstrap} · {folder.root} · Ctrl-C stops"
+    if once and not launch.started and is_idle(pipeline, folder, bootstrap):
+        display = display_for(as_json=as_json, footer=footer)
+        display.show(idle_outcome(pipeline, folder, bootstrap, board, display).stages)
+        display.close()
+        return OK
     spark, context = launch.spark(), launch.context(pipeline, bootstrap)
-    display = display_for(as_json=as_json, footer=f"{bootstrap} · {folder.root} · Ctrl-C stops")
+    display = display_for(as_json=as_json, footer=footer)
     log_to(display.say)
     runner = Runner(pipeline, spark, context, display=display, board=board)
     try:

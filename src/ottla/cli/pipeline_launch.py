@@ -94,6 +94,11 @@ class Launch:
         except CannotLoad as error:
             raise usage(error.what, error.advice) from None
 
+    @property
+    def started(self) -> bool:
+        """Whether Spark runs already, because the file needed it."""
+        return self._session is not None
+
     def spark(self) -> SparkSession:
         from ottla.pipeline.running.runner import of_spark
         from ottla.pipeline.spark.java import JavaMissing

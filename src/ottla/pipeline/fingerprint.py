@@ -169,11 +169,15 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def shape_of(stage: Stage, frame: DataFrame) -> dict[str, Any]:
     """What a checkpoint of this stage depends on."""
+    return {**declared_shape(stage), "stateful": stateful_operators(frame)}
+
+
+def declared_shape(stage: Stage) -> dict[str, Any]:
+    """The part of it that the declaration alone says."""
     return {
         "inputs": [_input(each) for each in stage.inputs],
         "outputs": [_output(each) for each in stage.outputs],
         "mode": stage.mode,
-        "stateful": stateful_operators(frame),
     }
 
 

@@ -27,6 +27,7 @@ from ottla.backoff import BackOff
 from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.fingerprint import IncompatibleChange
 from ottla.pipeline.running.display import Display, PlainDisplay, SilentDisplay
+from ottla.pipeline.running.idle import is_idle
 from ottla.pipeline.running.lag_watch import LagWatch, positions_of
 from ottla.pipeline.running.loading import NeedsSpark, Pipeline, PipelineLike
 from ottla.pipeline.running.progress import Board, Phase, StageProgress
@@ -184,7 +185,7 @@ class Runner:
         finally:
             lag.end()
             if not self.stop.at_once:
-                self._commit_groups()
+                _commit_groups(self.pipeline, checkpoints, self.context.bootstrap)
                 _quietly(lag.look_now)
             status.end()
             self.display.show(self.board.snapshot())
@@ -196,14 +197,27 @@ class Runner:
         for watch in watches:
             watch.over.wait(max(until - time.monotonic(), 0))
 
-    def _commit_groups(self) -> None:
-        """Let the groups say what the checkpoints say. The source tells its group one batch late."""
-        with Wire(self.context.bootstrap, connect_timeout=2.0, request_timeout=5.0) as wire:
-            for stage in self.pipeline.stages:
-                positions = positions_of(self.context.checkpoints.stage(stage.name).committed_offsets())
-                if positions:
-                    group = stage.group(self.pipeline.name)
-                    _quietly(lambda g=group, p=positions: commit_offsets(wire, g, p))  # type: ignore[misc]
+
+def idle_outcome(
+    pipeline: Pipeline, checkpoints: Checkpoints, bootstrap: str, board: Board, display: Display
+) -> Outcome:
+    """What a run with `once` comes to that has nothing to do (`idle.is_idle`), without Spark."""
+    _commit_groups(pipeline, checkpoints, bootstrap)
+    board.observe(display.event)
+    for stage in pipeline.stages:
+        board.lag(stage.name, 0, 0.0)
+        board.enter(stage.name, Phase.finished)
+    return Outcome(tuple(board.snapshot()), interrupted=False)
+
+
+def _commit_groups(pipeline: Pipeline, checkpoints: Checkpoints, bootstrap: str) -> None:
+    """Let the groups say what the checkpoints say. The source tells its group one batch late."""
+    with Wire(bootstrap, connect_timeout=2.0, request_timeout=5.0) as wire:
+        for stage in pipeline.stages:
+            positions = positions_of(checkpoints.stage(stage.name).committed_offsets())
+            if positions:
+                group = stage.group(pipeline.name)
+                _quietly(lambda g=group, p=positions: commit_offsets(wire, g, p))  # type: ignore[misc]
 
 
 def in_order(pipeline: Pipeline) -> list[Any]:
@@ -287,8 +301,13 @@ def run(
     from ottla.pipeline.spark.session import spark_session
 
     wanted = dict(settings or {})
+    display = PlainDisplay(sys.stdout, sys.stderr) if show else SilentDisplay()
     try:
         loaded = Pipeline.load(pipeline, name=name).only(stages)
+        if once and spark is None:
+            folder = Checkpoints(str(checkpoints or default_checkpoints(loaded.name)))
+            if is_idle(loaded, folder, bootstrap):
+                return idle_outcome(loaded, folder, bootstrap, Board(loaded.names, time.time), display)
         session = spark or spark_session(f"ottla {loaded.name}", master, of_spark(wanted), connector)
     except NeedsSpark:
         session = spark or spark_session("ottla pipeline", master, of_spark(wanted), connector)
@@ -300,7 +319,6 @@ def run(
         connector=connector,
         settings=wanted,
     )
-    display = PlainDisplay(sys.stdout, sys.stderr) if show else SilentDisplay()
     runner = Runner(loaded, session, context, display=display)
     with interrupts(runner.stop):
         outcome = runner.run(once)
