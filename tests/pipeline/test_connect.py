@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.pipeline.spark.cache import cache_folder
+from ottla.pipeline.spark.archive import cache_folder
 from ottla.pipeline.spark.java import find_java
 from pipeline.spark_programs import program, until
 from pipeline.standalone import free_port

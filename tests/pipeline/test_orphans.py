@@ -13,7 +13,7 @@ import pytest
 
 CHILD = """
 import time
-from ottla.pipeline.topics.orphans import end_with_spark
+from ottla.pipeline.topics.source import end_with_spark
 end_with_spark()
 end_with_spark()
 print("watching", flush=True)

@@ -15,7 +15,7 @@ from ottla.pipeline.topics.brokers import BrokersAway
 from ottla.pipeline.topics.offsets import DataLost
 from ottla.pipeline.topics.options import OptionError, SourceOptions
 from ottla.pipeline.topics.planning import Range
-from ottla.pipeline.topics.reader import batch_ranges
+from ottla.pipeline.topics.source import batch_ranges
 from ottla.pipeline.topics.stream_driver import StreamDriver
 from ottla.protocol_client.admin import create_topic, delete_topic, grow_topic
 from ottla.protocol_client.group_consumer import GroupConsumer

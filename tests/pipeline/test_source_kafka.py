@@ -14,7 +14,7 @@ import pytest
 from ottla.pipeline.topics.offsets import DataLost
 from ottla.pipeline.topics.options import SourceOptions
 from ottla.pipeline.topics.planning import Range
-from ottla.pipeline.topics.reader import batch_ranges
+from ottla.pipeline.topics.source import batch_ranges
 from ottla.pipeline.topics.stream_driver import StreamDriver
 from ottla.protocol_client.admin import create_topic
 from ottla.protocol_client.group_offsets import commit_offsets

@@ -154,7 +154,7 @@ def _metrics(address: str | None, pipeline: Pipeline) -> Iterator[Board]:
 
 def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json: bool, board: Board) -> int:
     from ottla.pipeline.running.display import display_for
-    from ottla.pipeline.running.idle import is_idle
+    from ottla.pipeline.running.input_topics import is_idle
     from ottla.pipeline.running.runner import Runner, idle_outcome, interrupts
 
     folder = launch.checkpoints

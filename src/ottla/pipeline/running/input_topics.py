@@ -1,12 +1,32 @@
-"""Which of the topics a stage reads are there, asked of the broker without creating any."""
+"""What the broker says about the inputs of stages, asked without Spark and without creating topics.
+
+Which topics are there; and whether a run with `once` has anything to do. Most of such a run is the start of
+Spark. When every stage has read its topics to their ends, has no batch that did not come to its end and is
+declared as it was, Spark would start, look and stop. All of that is known from the checkpoints and the
+broker. In doubt there is something to do: whatever is odd (a topic that was made anew, a changed declaration,
+a damaged checkpoint) is for the run to report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.declarations import Stage
+from ottla.pipeline.checkpoints import CheckpointError, Checkpoints, StageFolder
+from ottla.pipeline.fingerprint import declared_shape
+from ottla.pipeline.running.lag_watch import positions_of
+from ottla.pipeline.topics.offsets_file import OffsetsFile
 from ottla.protocol.errors import ApiError
-from ottla.protocol_client.wire import BrokerUnreachable, Wire
+from ottla.protocol.messages.metadata import MetadataResponseTopic
+from ottla.protocol_client.groups import Place
+from ottla.protocol_client.lag import ends
+from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker, Wire
+
+if TYPE_CHECKING:
+    from ottla.pipeline.declarations import Stage
+    from ottla.pipeline.running.loading import Pipeline
+
+TIMEOUT = 5.0
 
 
 def topic_names(bootstrap: str, *, timeout: float = 5.0) -> set[str]:
@@ -28,3 +48,49 @@ def missing_now(stage: Stage, bootstrap: str) -> list[str]:
         return missing_inputs(stage, topic_names(bootstrap))
     except (BrokerUnreachable, ApiError):
         return [f"the broker at {bootstrap}"]
+
+
+def is_idle(pipeline: Pipeline, checkpoints: Checkpoints, bootstrap: str) -> bool:
+    """Whether no stage of the pipeline has anything to read or to finish."""
+    try:
+        with Wire(bootstrap, connect_timeout=TIMEOUT, request_timeout=TIMEOUT) as wire:
+            topics = {
+                each.name: each for each in wire.metadata().topics if each.name and not each.is_internal
+            }
+            for stage in pipeline.stages:
+                read = [each for name, each in topics.items() if any(t.reads(name) for t in stage.topics)]
+                if not read and pipeline.feeders(stage):
+                    continue  # nothing has ever been written for it
+                if not _is_through(stage, checkpoints.stage(stage.name), read, wire):
+                    return False
+    except (BrokerUnreachable, UnsupportedByBroker, ApiError, CheckpointError, OSError, ValueError):
+        return False
+    return True
+
+
+def _is_through(stage: Stage, folder: StageFolder, read: Iterable[MetadataResponseTopic], wire: Wire) -> bool:
+    last = folder.last_committed()
+    if last is None or folder.offsets_of(last.batch_id + 1) is not None:
+        return False
+    stored = folder.read_json("fingerprint.json")
+    if stored is None or not is_declared_as(stage, stored["shape"]):
+        return False
+    ids = {each.name: each.topic_id for each in read if each.name}
+    for number in range(len(stage.topics)):
+        known = OffsetsFile(folder.offsets_file(number)).topics
+        if any(ids.get(name) != topic_id for name, topic_id in known.items()):
+            return False
+    positions = positions_of(last.offsets)
+    there = [(each.name or "", partition.partition_index) for each in read for partition in each.partitions]
+    return positions.keys() == set(there) and has_read_all(positions, ends(wire, there))
+
+
+def is_declared_as(stage: Stage, shape: Mapping[str, Any]) -> bool:
+    """Whether inputs, outputs and mode are those of the stage that has run last."""
+    declared = declared_shape(stage)
+    return all(shape.get(part) == declared[part] for part in declared)
+
+
+def has_read_all(positions: Mapping[Place, int], found: Mapping[Place, Any]) -> bool:
+    """Whether each partition ends where it was read to; one that is shorter has to be looked at."""
+    return all(place in found and found[place].end == offset for place, offset in positions.items())

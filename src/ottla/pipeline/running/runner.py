@@ -27,7 +27,7 @@ from ottla.backoff import BackOff
 from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.fingerprint import IncompatibleChange
 from ottla.pipeline.running.display import Display, PlainDisplay, SilentDisplay
-from ottla.pipeline.running.idle import is_idle
+from ottla.pipeline.running.input_topics import is_idle
 from ottla.pipeline.running.lag_watch import LagWatch, positions_of
 from ottla.pipeline.running.loading import NeedsSpark, Pipeline, PipelineLike
 from ottla.pipeline.running.progress import Board, Phase, StageProgress
@@ -201,7 +201,7 @@ class Runner:
 def idle_outcome(
     pipeline: Pipeline, checkpoints: Checkpoints, bootstrap: str, board: Board, display: Display
 ) -> Outcome:
-    """What a run with `once` comes to that has nothing to do (`idle.is_idle`), without Spark."""
+    """What a run with `once` comes to that has nothing to do (`input_topics.is_idle`), without Spark."""
     _commit_groups(pipeline, checkpoints, bootstrap)
     board.observe(display.event)
     for stage in pipeline.stages:

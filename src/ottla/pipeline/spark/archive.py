@@ -30,7 +30,6 @@ from pathlib import Path
 
 import crc32c
 
-from ottla.pipeline.spark.cache import cache_folder
 from ottla.pipeline.spark.java import Java, find_java
 
 #: How many archives the cache keeps, those last used: one for each environment a developer moves between.
@@ -53,6 +52,21 @@ class Archive:
     path: Path
     made: bool
     seconds: float
+
+
+def cache_folder(*parts: str) -> Path:
+    """The folder of this name in the user's cache; it need not exist yet.
+
+    What is in it (class-data archives, jars that Maven resolved) can be made again and may be removed at any
+    time. `OTTLA_CACHE` names another folder.
+    """
+    named = os.environ.get("OTTLA_CACHE")
+    if named:
+        return Path(named, *parts)
+    if sys.platform == "darwin":
+        return Path.home().joinpath("Library", "Caches", "ottla", *parts)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(base or Path.home() / ".cache").joinpath("ottla", *parts)
 
 
 def find(java: Java) -> Path | None:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ottla.pipeline.spark.cache import cache_folder
+from ottla.pipeline.spark.archive import cache_folder
 from ottla.pipeline.spark.java import JavaMissing, find_java
 
 FOLDER = "OTTLA_CONNECTOR_JARS"

@@ -14,7 +14,7 @@ from ottla.pipeline import stage, topic
 from ottla.pipeline.checkpoints import Checkpoints, StageFolder
 from ottla.pipeline.fingerprint import declared_shape
 from ottla.pipeline.running.display import SilentDisplay
-from ottla.pipeline.running.idle import is_idle
+from ottla.pipeline.running.input_topics import is_idle
 from ottla.pipeline.running.loading import Pipeline
 from ottla.pipeline.running.progress import Board, Phase
 from ottla.pipeline.running.runner import idle_outcome
