@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.pipeline import cases, topics
 from bench.pipeline.cases import Connector
+from bench.pipeline.starts import measure_starts
 from bench.pipeline.table import Line, render
 from bench.processes import MachineTime
 from bench.sides import ottla_side
@@ -40,7 +41,7 @@ from ottla.pipeline.spark.connector_jars import ConnectorMissing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MEASURES = ["read", "write", "pipelines", "micro-batch", "idle"]
+MEASURES = ["starts", "read", "write", "pipelines", "micro-batch", "idle"]
 OURS, THEIRS = "ottla", "kafka"
 SIZES = [("100b", "100 B", 100), ("1kb", "1 KB", 1000)]
 _CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
@@ -202,11 +203,18 @@ def _target(connector: Connector) -> Iterator[str]:
 
 def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line]]:
     wanted, quick = set(arguments.only or MEASURES), arguments.quick
+    starts: list[Line] = []
+    if "starts" in wanted:
+        _say("starts")
+        with ottla_side(folder / "broker-for-starts") as side:
+            starts = measure_starts(side.bootstrap, folder, 1 if quick else 5)
+    if wanted == {"starts"}:
+        return Bench([], 0, 1.0), starts
     with ottla_side(folder / "broker") as side, _session(folder, arguments.without_connector) as spark:
         formats = [OURS] if arguments.without_connector else [OURS, THEIRS]
         connectors = [Connector(f, f, spark, side.bootstrap, folder) for f in formats]
         bench = Bench(connectors, rounds=2 if quick else 5, scale=0.2 if quick else 1.0)
-        table: list[Line] = []
+        table = starts
         if "read" in wanted:
             _say("reading")
             table += measure_reading(bench, side.bootstrap)
