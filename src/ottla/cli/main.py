@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from ottla import __version__
-from ottla.cli import cluster, consume, failure, group, log, pipeline, produce, registry, serve, topic
+from ottla.cli import (
+    cluster,
+    consume,
+    failure,
+    group,
+    log,
+    pipeline,
+    produce,
+    registry,
+    serve,
+    topic,
+    transaction,
+)
 from ottla.cli.options import Json
 from ottla.cli.output import print_json, write
 
@@ -25,6 +37,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(transaction.app, name="transaction")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(registry.app, name="registry")
 app.add_typer(log.app, name="log")

@@ -28,7 +28,7 @@ def parse_moment(text: str, now_ms: int) -> int:
     word = text.strip().lower()
     if word in _NAMES:
         return _NAMES[word]
-    span = _span_ms(word)
+    span = span_ms(word)
     if span is not None:
         return max(now_ms - span, 0)
     if word.isdecimal():
@@ -43,7 +43,7 @@ def parse_moment(text: str, now_ms: int) -> int:
     return int(moment.astimezone().timestamp() * 1000)
 
 
-def _span_ms(word: str) -> int | None:
+def span_ms(word: str) -> int | None:
     """`1h30m`, `-1h`, `5m ago`: how long it is; None when it is something else."""
     body = word.removesuffix("ago").strip().lstrip("-")
     if not body or not body[0].isdigit() or _SPAN.sub("", body).strip():

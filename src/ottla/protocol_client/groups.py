@@ -36,6 +36,8 @@ Place: TypeAlias = tuple[str, int]
 
 CLASSIC, CONSUMER = "classic", "consumer"
 DEAD = "Dead"
+GROUP, TRANSACTION = 0, 1
+"""What coordinators are asked for, in FindCoordinator."""
 
 T = TypeVar("T")
 
@@ -82,9 +84,12 @@ class GroupDescription:
 # Where a group lives
 
 
-def coordinator(wire: Wire, group_id: str) -> int:
-    """The broker that coordinates the group. ApiError when there is none yet; trying again may help."""
-    request = FindCoordinatorRequest(key=group_id, coordinator_keys=[group_id])
+def coordinator(wire: Wire, group_id: str, kind: int = GROUP) -> int:
+    """The broker that coordinates the group, or the transactional id when `kind` is TRANSACTION.
+
+    ApiError when there is none yet; trying again may help.
+    """
+    request = FindCoordinatorRequest(key=group_id, key_type=kind, coordinator_keys=[group_id])
     response: FindCoordinatorResponse = wire.call(request)
     found: FindCoordinatorResponse | Coordinator = response
     if response.coordinators:
@@ -102,6 +107,7 @@ def ask(
     *,
     at_most: int | None = None,
     timeout: float | None = None,
+    kind: int = GROUP,
 ) -> T:
     """Send `request` to the coordinator; `answer` reads the response and raises ApiError for its errors.
 
@@ -112,7 +118,7 @@ def ask(
     while True:
         reached = bool(wire.nodes)
         try:
-            node = coordinator(wire, group_id)
+            node = coordinator(wire, group_id, kind)
             version = wire.connection(node).version_for(type(request), at_most)
             return answer(wire.call(request, version, node, timeout))
         except BrokerUnreachable as error:
