@@ -50,6 +50,14 @@ _SETS: dict[str, tuple[str, ...]] = {
     "OffsetFetchResponse.topics": ("name",),
     "OffsetFetchResponseGroup.topics": ("name", "topic_id"),
     "OffsetCommitResponse.topics": ("name", "topic_id"),
+    "AddPartitionsToTxnResponse.results_by_topic_v3_and_below": ("name",),
+    "AddPartitionsToTxnResponse.results_by_transaction": ("transactional_id",),
+    "AddPartitionsToTxnResult.topic_results": ("name",),
+    "AddPartitionsToTxnTopicResult.results_by_partition": ("partition_index",),
+    "TxnOffsetCommitResponse.topics": ("name",),
+    "WriteTxnMarkersResponse.markers": ("producer_id",),
+    "WritableTxnMarkerResult.topics": ("name",),
+    "WritableTxnMarkerTopicResult.partitions": ("partition_index",),
 }
 
 

@@ -14,6 +14,7 @@ from differential.scenarios import (
     quorum,
     reassignments,
     topics,
+    transactions,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "quorum",
     "reassignments",
     "topics",
+    "transactions",
 ]
