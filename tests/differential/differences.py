@@ -199,7 +199,7 @@ _TOPICS = (
         ["no time", "negative time"],
     ),
     Difference(
-        "We have none of Kafka's features with versions of their own yet, so none are told.",
+        "Of Kafka's features with versions we have transaction.version alone, and tell no other.",
         ["metadata.the_versions"],
         paths=["*features*", "[0]"],
     ),

@@ -47,6 +47,7 @@ from ottla.broker.local_partitions import LocalPartitions
 from ottla.broker.log_starts import LogStarts
 from ottla.broker.lookups import Lookups
 from ottla.broker.maintenance import Maintenance
+from ottla.broker.marker_writing import write_markers
 from ottla.broker.membership import Membership
 from ottla.broker.page_cache import Done
 from ottla.broker.replica_fetching import PeerLeader, ReplicaFetching
@@ -55,11 +56,14 @@ from ottla.broker.server import Server
 from ottla.broker.sockets import Sockets, SystemSockets
 from ottla.broker.space import Space
 from ottla.broker.suspension import Suspension, max_gap
+from ottla.broker.transaction_markers import TransactionMarkers
 from ottla.broker.transaction_verification import VERIFICATION, TransactionVerification, coordinator_of
+from ottla.broker.transactions import transaction_coordinator
 from ottla.broker.watchdog import Watchdog
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import (
     BROKER_CONFIG,
+    FEATURES,
     NO_LEADER,
     TOPIC_CONFIG,
     BrokerNode,
@@ -72,6 +76,7 @@ from ottla.cluster.topic_ids import id_text
 from ottla.cluster.topic_rules import INTERNAL_TOPICS
 from ottla.config.values import BrokerConfig, TopicConfig, topic_config
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from ottla.coordinator.transactions.coordinator import TRANSACTION_TOPIC
 from ottla.log_lines import ClientLog
 from ottla.peer.client import Connector
 from ottla.peer.tcp import TcpConnector
@@ -115,8 +120,7 @@ class Broker:
         self._is_lone = registry is None and config.is_default("ottla.registry")
         self._connector: Connector = connector or TcpConnector()
         self.node_id: int = config["node.id"]
-        self.advertised = advertised_by(HANDLERS)
-        self.advertised_to_brokers = advertised_by(HANDLERS | BROKER_HANDLERS)
+        self._advertise(ClusterImage())
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
         self.endpoints: tuple[Endpoint, ...] = ()
         """Where it is found, by listener; the first one is for clients, the last one for other brokers."""
@@ -257,7 +261,22 @@ class Broker:
             compression=self.config["offsets.topic.compression.codec"],
             account=self.client_memory,
             rebalance_seconds=self.metrics.rebalance_seconds,
-            may_be_replaced=lambda: self._suspension.is_suspected or self._fencing.is_fenced(),
+            may_be_replaced=self._may_be_replaced,
+        )
+        self._markers = TransactionMarkers(
+            self.node_id,
+            lambda: self.image,
+            lambda: self._membership.peers,
+            partial(write_markers, self),
+            lambda: self._membership.has_newest_image(),
+        )
+        self.transactions = transaction_coordinator(
+            self,
+            self._markers,
+            self._maintenance,
+            scheduler=self._scheduler,
+            in_thread=self.in_thread,
+            may_be_replaced=self._may_be_replaced,
         )
         self._projector = GroupProjector(
             self.node_id,
@@ -269,7 +288,7 @@ class Broker:
         self.verification = TransactionVerification(
             self.node_id,
             lambda transactional_id: coordinator_of(self.image, transactional_id),
-            None,
+            self.transactions,
             lambda broker_id: self._membership.peers.client(broker_id, VERIFICATION),
             self.clock.monotonic,
             lambda: self.config["transaction.partition.verification.enable"],
@@ -288,7 +307,7 @@ class Broker:
             [
                 self._tell_peers,
                 self.fetching.follow,
-                self._tell_groups,
+                self._tell_coordinators,
                 self._tell_isr_changes,
                 self._disk_reports.follow,
             ],
@@ -385,6 +404,8 @@ class Broker:
         await self.cleaning.stop()
         await self._projector.stop()
         await self.verification.stop()
+        await self._markers.stop()
+        await self.transactions.stop()
         await self.groups.stop()
         self.purgatory.expire_all()
         self._membership.end_waiting()
@@ -434,6 +455,8 @@ class Broker:
         await self.cleaning.stop()
         await self._projector.stop()
         await self.verification.stop()
+        await self._markers.stop()
+        await self.transactions.stop()
         await self.groups.stop()
         await self.fetching.stop()
         await self._leave_cluster()
@@ -480,8 +503,8 @@ class Broker:
     def topic_name(self, topic_id: bytes) -> str | None:
         return self.follower.topic_name(topic_id)
 
-    async def _tell_groups(self, change: ImageChange) -> None:
-        self._follow_groups(change.image)
+    async def _tell_coordinators(self, change: ImageChange) -> None:
+        self._follow_coordinators(change.image)
         if change.deleted_topics:
             await self.groups.forget_topics(change.deleted_topics)
 
@@ -496,21 +519,33 @@ class Broker:
         """What waits here for a leader is answered, and groups end: or begin again, when the fencing ends."""
         for partition in self.replicas:
             partition.wake_all()
-        self._follow_groups(self.image)
+        self._follow_coordinators(self.image)
 
     def _broker_epoch(self) -> int:
         """Of this broker's registration, as the image has it; -1 when it does not."""
         node = self.image.brokers.get(self.node_id)
         return -1 if node is None else node.epoch
 
-    def _follow_groups(self, image: ClusterImage) -> None:
-        """Tell the group coordinator which of its partitions are led here."""
-        topic = image.topics.get(OFFSETS_TOPIC)
-        self.groups.follow(len(topic.partitions) if topic else 0, self.replicas.led(OFFSETS_TOPIC))
+    def _follow_coordinators(self, image: ClusterImage) -> None:
+        """Tell the coordinators which partitions of their topics are led here."""
+        for name, coordinator in ((OFFSETS_TOPIC, self.groups), (TRANSACTION_TOPIC, self.transactions)):
+            topic = image.topics.get(name)
+            coordinator.follow(len(topic.partitions) if topic else 0, self.replicas.led(name))
+
+    def _may_be_replaced(self) -> bool:
+        """Whether others may lead what this broker believes to lead."""
+        return self._suspension.is_suspected or self._fencing.is_fenced()
 
     async def _take_settings(self, change: ImageChange) -> None:
+        if any(kind == FEATURES for kind, _ in change.delta.configs):
+            self._advertise(change.image)
         if any(kind == BROKER_CONFIG for kind, _ in change.delta.configs):
             self._configure(change.image)
+
+    def _advertise(self, image: ClusterImage) -> None:
+        """Clients are told which features the cluster has switched on."""
+        self.advertised = advertised_by(HANDLERS, image)
+        self.advertised_to_brokers = advertised_by(HANDLERS | BROKER_HANDLERS, image)
 
     def _configure(self, image: ClusterImage) -> None:
         """Settings of all brokers or of this one were changed at run time, now or before this start."""
@@ -541,7 +576,7 @@ class Broker:
         async with self.follower.changing:  # a topic may not be deleted while its log is being made
             await self._partitions.make_missing(self.image)
             await self.fetching.place_missing(self.image)
-            self._follow_groups(self.image)
+            self._follow_coordinators(self.image)
             self._disk_reports.look()
 
     def _admit_replicated(self, partition: Partition, size: int) -> None:

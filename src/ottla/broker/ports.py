@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.cluster.image import ClusterImage
     from ottla.config.values import BrokerConfig
     from ottla.coordinator.group_coordinator import GroupCoordinator
+    from ottla.coordinator.transactions.coordinator import TransactionCoordinator
     from ottla.log_lines import ClientLog
     from ottla.replication.purgatory import Purgatory
     from ottla.replication.replicas import Replicas
@@ -92,6 +93,11 @@ class Configuration(Protocol):
 class GroupAccess(Protocol):
     @property
     def groups(self) -> GroupCoordinator: ...
+
+
+class TransactionAccess(Protocol):
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
 
 
 class ClientLogging(Protocol):

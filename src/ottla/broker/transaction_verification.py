@@ -125,7 +125,7 @@ class TransactionVerification:
         self,
         node_id: int,
         coordinator_of: Callable[[str], int | None],
-        local: LocalCoordinator | None,
+        local: LocalCoordinator,
         peer: Callable[[int], PeerClient],
         now: Callable[[], float],
         is_enabled: Callable[[], bool],
@@ -177,8 +177,6 @@ class TransactionVerification:
         if broker_id is None:
             return _all(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if broker_id == self._node_id:
-            if self._local is None:
-                return _all(question, ErrorCode.NOT_COORDINATOR)
             return await self._local.verify_or_add(*question).as_future()
         queue = self._queues.get(broker_id)
         if queue is None:

@@ -72,10 +72,13 @@ def cluster_settings(brokers: int, config: BrokerConfig) -> dict[str, str]:
     With three brokers a record is acknowledged when two have it, so one may fail without loss or stop.
     """
     replicas = str(min(_REPLICAS, brokers))
+    in_sync = str(_IN_SYNC if brokers >= _REPLICAS else 1)
     wanted = {
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
-        "min.insync.replicas": str(_IN_SYNC if brokers >= _REPLICAS else 1),
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "min.insync.replicas": in_sync,
     }
     return {name: value for name, value in wanted.items() if config.is_default(name)}
 

@@ -27,6 +27,8 @@ ConfigResource = tuple[int, str]
 
 TOPIC_CONFIG = 2
 BROKER_CONFIG = 4
+FEATURES = 64
+"""Ours alone: the levels of the cluster's features (`features`)."""
 
 NO_LEADER = -1
 _EPOCH_SHIFT = 32

@@ -10,6 +10,7 @@ The layout is the first Kafka's, a little flatter:
     /brokers/topics/T              the topic's id and its number of partitions
     /brokers/topics/T/P            one partition: replicas, ISR, ELR, leader, leader epoch, partition epoch
     /config/topics/T, /config/brokers/N, /config/brokers/<default>, ...     dynamic configuration
+    /config/features/cluster                                                levels of features
     /producer_ids                  the next producer id that was never handed out
     /consumers/G/...               groups, shown by their coordinators if they are told to; no broker reads it
 
@@ -28,8 +29,10 @@ from enum import Enum
 from typing import Any
 from urllib.parse import quote, unquote
 
+from ottla.cluster import features as feature_levels
 from ottla.cluster.image import (
     BROKER_CONFIG,
+    FEATURES,
     TOPIC_CONFIG,
     BrokerNode,
     ClusterImage,
@@ -51,7 +54,13 @@ PRODUCER_IDS = "/producer_ids"
 CONSUMERS = "/consumers"
 """Not state of the cluster: a copy of what `__consumer_offsets` says (`broker/group_projection.py`)."""
 
-_CONFIG_FOLDERS = {TOPIC_CONFIG: "topics", BROKER_CONFIG: "brokers", 16: "client-metrics", 32: "groups"}
+_CONFIG_FOLDERS = {
+    TOPIC_CONFIG: "topics",
+    BROKER_CONFIG: "brokers",
+    16: "client-metrics",
+    32: "groups",
+    FEATURES: "features",
+}
 _CONFIG_TYPES = {folder: kind for kind, folder in _CONFIG_FOLDERS.items()}
 _EMPTY = "<default>"
 """The node of the resource without a name, which stands for every broker."""
@@ -190,10 +199,13 @@ async def prepare(registry: Registry, rng: random.Random) -> None:
         Create(CONTROLLER_EPOCH, epoch_data(0, 0)),
         Create(PRODUCER_IDS, to_bytes({"next": 0})),
     ]
+    features = Create(config_path(feature_levels.RESOURCE), to_bytes(feature_levels.NEWEST))
     while True:
         missing = [operation for operation in wanted if not await registry.exists(operation.path)]
         if not missing:
             return
+        if any(operation.path == CLUSTER_ID for operation in missing):
+            missing.append(features)  # a cluster that is older keeps its levels
         try:
             await registry.commit(missing)
         except (NodeExists, Ambiguous):

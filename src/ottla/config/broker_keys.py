@@ -274,19 +274,19 @@ offset.metadata.max.bytes             INT     4096         -     high
 # Transactions
 transaction.max.timeout.ms            INT     900000       >=1   high
     Longest transaction timeout a producer may ask for.
-transactional.id.expiration.ms        INT     604800000    >=1   high unused
+transactional.id.expiration.ms        INT     604800000    >=1   high
     Forget a transactional id that has been silent so long.
-transaction.state.log.num.partitions  INT     50           >=1   high unused
+transaction.state.log.num.partitions  INT     50           >=1   high
     Partitions of the topic that keeps transactions.
-transaction.state.log.replication.factor  SHORT  3         >=1   high unused
+transaction.state.log.replication.factor  SHORT  3         >=1   high
     Replicas of the topic that keeps transactions.
-transaction.state.log.min.isr         INT     2            >=1   high unused
+transaction.state.log.min.isr         INT     2            >=1   high
     min.insync.replicas of the topic that keeps transactions.
-transaction.state.log.segment.bytes   INT     104857600    >=1   high unused
+transaction.state.log.segment.bytes   INT     104857600    >=1   high
     Segment size of the topic that keeps transactions.
-transaction.abort.timed.out.transaction.cleanup.interval.ms  INT  10000  >=1  low unused
+transaction.abort.timed.out.transaction.cleanup.interval.ms  INT  10000  >=1  low
     How often transactions that ran out of time are looked for.
-transaction.remove.expired.transaction.cleanup.interval.ms   INT  3600000  >=1  low unused
+transaction.remove.expired.transaction.cleanup.interval.ms   INT  3600000  >=1  low
     How often expired transactional ids are looked for.
 transaction.partition.verification.enable  BOOLEAN  true   -     cluster-wide low
     Check that a partition is part of the transaction whose records it gets.

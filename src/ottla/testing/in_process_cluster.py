@@ -74,6 +74,8 @@ class InProcessCluster:
             "ottla.registry": f"sqlite:{self.data / 'cluster.sqlite'}",
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": 2 if count >= 3 else 1,
             "min.insync.replicas": 2 if count >= 3 else 1,
             **settings,
         }

@@ -308,11 +308,7 @@ def test_an_existing_producer_gets_a_new_id(wire: Wire) -> None:
         ({"transactional_id": ""}, "INVALID_REQUEST"),
         ({"transactional_id": "t", "transaction_timeout_ms": 0}, "INVALID_TRANSACTION_TIMEOUT"),
         ({"transactional_id": "t", "transaction_timeout_ms": 10**9}, "INVALID_TRANSACTION_TIMEOUT"),
-        # Not Kafka's answer: transactions are not built yet, and this error ends every client's attempt.
-        (
-            {"transactional_id": "t", "transaction_timeout_ms": 1000},
-            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        ),
+        ({"transactional_id": "t", "transaction_timeout_ms": 1000}, "NOT_COORDINATOR"),
     ],
 )
 def test_invalid_init_producer_id_requests_are_refused(

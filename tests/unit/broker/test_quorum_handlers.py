@@ -108,14 +108,50 @@ def test_a_broker_that_is_not_there_is_not_registered(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_features_cannot_be_switched_on_and_none_are_told(wire: Wire, version: int) -> None:
+def test_features_that_do_not_exist_cannot_be_switched_on(wire: Wire, version: int) -> None:
     update = FeatureUpdateKey(feature="metadata.version", max_version_level=1)
     response = wire.call(UpdateFeaturesRequest(feature_updates=[update]), version=version)
     assert (response.error_code, response.results) == (ErrorCode.INVALID_UPDATE_VERSION, [])
     assert "metadata.version" in response.error_message
     assert wire.call(UpdateFeaturesRequest(), version=version).error_code == 0
+
+
+def transaction_version(wire: Wire) -> int:
+    """As clients are told; 0: it is not switched on."""
     told = wire.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
-    assert (told.supported_features, told.finalized_features) == ([], [])
+    (supported,) = told.supported_features
+    assert (supported.name, supported.min_version, supported.max_version) == ("transaction.version", 0, 2)
+    assert told.finalized_features_epoch > 0
+    return next((each.max_version_level for each in told.finalized_features), 0)
+
+
+def test_the_level_of_a_feature_is_lowered_only_as_a_downgrade(wire: Wire) -> None:
+    def update(level: int, kind: int = 1, *, validate_only: bool = False) -> int:
+        wanted = FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=kind)
+        request = UpdateFeaturesRequest(feature_updates=[wanted], validate_only=validate_only)
+        return int(wire.call(request, version=2).error_code)
+
+    upgrade, downgrade = 1, 2
+    assert transaction_version(wire) == 2
+    assert update(1, upgrade) == ErrorCode.INVALID_UPDATE_VERSION
+    assert update(3, upgrade) == ErrorCode.INVALID_UPDATE_VERSION
+    assert update(1, 9) == ErrorCode.INVALID_UPDATE_VERSION
+    assert update(0, downgrade, validate_only=True) == 0
+    assert transaction_version(wire) == 2
+    assert update(0, downgrade) == 0
+    assert transaction_version(wire) == 0
+    assert update(2, downgrade) == ErrorCode.INVALID_UPDATE_VERSION
+    assert update(2, upgrade) == 0
+    assert transaction_version(wire) == 2
+
+
+def test_clients_that_cannot_read_features_from_level_0_on_are_not_told_what_is_supported(
+    wire: Wire,
+) -> None:
+    request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
+    told = wire.call(request, version=3)
+    assert told.supported_features == []
+    assert [each.name for each in told.finalized_features] == ["transaction.version"]
 
 
 def resources(wire: Wire, *kinds: int) -> list[tuple[int, str]]:

@@ -107,7 +107,7 @@ def verification(
     return TransactionVerification(
         HERE,
         lambda transactional_id: coordinator,
-        local,
+        local or Coordinator(),
         lambda broker_id: peer,  # type: ignore[arg-type, return-value]
         loop.time,
         lambda: True,

@@ -62,13 +62,19 @@ def test_replicas_follow_from_the_number_of_brokers(brokers: int, replicas: str,
     assert cluster_settings(brokers, BrokerConfig.load()) == {
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
         "min.insync.replicas": in_sync,
     }
 
 
 def test_a_setting_of_the_person_is_kept() -> None:
     config = BrokerConfig.load(overrides={"min.insync.replicas": "1", "default.replication.factor": "2"})
-    assert set(cluster_settings(3, config)) == {"offsets.topic.replication.factor"}
+    assert set(cluster_settings(3, config)) == {
+        "offsets.topic.replication.factor",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
+    }
 
 
 def test_more_brokers_than_ports_are_refused() -> None:

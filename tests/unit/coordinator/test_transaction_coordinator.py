@@ -195,6 +195,24 @@ def test_an_abort_without_partitions_needs_no_markers() -> None:
     assert world.described().state.text == "CompleteAbort"
 
 
+def test_the_next_transaction_waits_a_moment_for_the_markers_of_the_one_before() -> None:
+    world = World()
+    producer = world.init()
+    world.add(producer)
+    world.end(producer)
+    following = Producer(7, 1)
+    added, too_early = Answer(), Answer()
+    world.coordinator.add_partitions_soon(NAME, following, [T1]).then(added, added)
+    world.sent[0].settled([T0])
+    assert added.value is None
+    assert world.described().partitions == {T1}
+    world.end(following)
+    world.coordinator.add_partitions_soon(NAME, Producer(7, 2), [T1]).then(too_early, too_early)
+    assert too_early.waits
+    world.scheduler.run(1000)
+    assert too_early.error == ErrorCode.CONCURRENT_TRANSACTIONS
+
+
 def test_a_refused_end_changes_nothing() -> None:
     world = World()
     producer = world.init()

@@ -48,12 +48,30 @@ from ottla.broker.handlers.offsets import OffsetLookup, list_offsets, offset_for
 from ottla.broker.handlers.produce import produce
 from ottla.broker.handlers.producer_ids import ProducerIdAllocation, init_producer_id
 from ottla.broker.handlers.reassignments import list_partition_reassignments
+from ottla.broker.handlers.transaction_admin import (
+    TransactionDescription,
+    describe_transactions,
+    list_transactions,
+)
+from ottla.broker.handlers.transactions import (
+    TransactionRequests,
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+)
 from ottla.broker.handlers.txn_offset_commit import TransactionalOffsets, txn_offset_commit
 from ottla.broker.handlers.write_txn_markers import write_txn_markers
 from ottla.broker.marker_writing import MarkerWriting
 from ottla.broker.producing import RecordWriting
+from ottla.cluster import features
+from ottla.cluster.image import ClusterImage
 from ottla.protocol.apis import APIS
-from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 
 class HandlerPorts(
@@ -73,6 +91,8 @@ class HandlerPorts(
     RecordReading,
     RecordWriting,
     TransactionalOffsets,
+    TransactionDescription,
+    TransactionRequests,
     Protocol,
 ):
     """What the handlers use of the broker."""
@@ -96,6 +116,9 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     21: delete_records,
     22: init_producer_id,
     23: offset_for_leader_epoch,
+    24: add_partitions_to_txn,
+    25: add_offsets_to_txn,
+    26: end_txn,
     27: write_txn_markers,
     28: txn_offset_commit,
     29: describe_acls,
@@ -108,6 +131,8 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     47: offset_delete,
     60: describe_cluster,
     61: describe_producers,
+    65: describe_transactions,
+    66: list_transactions,
     68: consumer_group_heartbeat,
     69: consumer_group_describe,
     74: list_config_resources,
@@ -130,11 +155,20 @@ BROKER_HANDLERS: dict[int, Handler[HandlerPorts]] = {
 """What brokers ask of each other, on the listener for other brokers only."""
 
 
-def advertised_by(handlers: Mapping[int, object]) -> ApiVersionsResponse:
-    """The answer to ApiVersions: exactly what has a handler."""
+def advertised_by(handlers: Mapping[int, object], image: ClusterImage) -> ApiVersionsResponse:
+    """The answer to ApiVersions: exactly what has a handler, and the features of the cluster."""
     return ApiVersionsResponse(
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
+            for name, levels in features.SUPPORTED.items()
+        ],
+        finalized_features_epoch=image.version,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features.finalized(image).items()
+        ],
         api_keys=[
             ApiVersion(api_key=key, min_version=APIS[key].advertised_min, max_version=APIS[key].max_version)
             for key in sorted(handlers)
-        ]
+        ],
     )

@@ -3,6 +3,9 @@
 Only what has a handler is advertised, in the versions of the declarations. Produce is advertised from version
 0 although 0 to 2 are refused: old librdkafka switches its compression off when it does not see them. The
 answer's header is always version 0, so that a client of any age can read it.
+
+Version notes. 3 brought the features of the cluster (`cluster/features.py`), 4 those that are supported from
+level 0 on, which are left out before.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+_FROM_ZERO_SINCE = 4
 
 
 class Advertising(Protocol):
@@ -47,4 +53,14 @@ def api_versions(
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return broker.advertised_to_brokers if context.from_broker else broker.advertised
+    advertised = broker.advertised_to_brokers if context.from_broker else broker.advertised
+    return advertised if context.version >= _FROM_ZERO_SINCE else _without_supported(advertised)
+
+
+def _without_supported(advertised: ApiVersionsResponse) -> ApiVersionsResponse:
+    """Clients of these versions fail when a feature is supported from level 0 on."""
+    return ApiVersionsResponse(
+        api_keys=advertised.api_keys,
+        finalized_features_epoch=advertised.finalized_features_epoch,
+        finalized_features=advertised.finalized_features,
+    )

@@ -1,9 +1,10 @@
-"""FindCoordinator (10): which broker coordinates a group. The first request creates the topic of the groups.
+"""FindCoordinator (10): which broker coordinates a group or a transactional id.
+
+The first request of a kind creates the topic of its coordinator. Keys of type 0 are groups, those of type 1
+transactional ids.
 
 Version notes. 0 to 3 have one key and an error message, "NONE" if there is no error; from 4 on there are
-several keys, and the message is empty. Keys of type 0 are groups. Those of type 1 are transactional
-producers, whose coordinator does not exist yet: they get COORDINATOR_NOT_AVAILABLE, as from Kafka while its
-own is starting.
+several keys, and the message is empty.
 """
 
 from __future__ import annotations
@@ -13,11 +14,22 @@ from typing import Any, Protocol
 
 from ottla.broker.client_view import endpoint_of
 from ottla.broker.dispatch import RequestContext
-from ottla.broker.offsets_topic import OffsetsTopicCreation, make_offsets_topic
-from ottla.broker.ports import SelfFencing, SlicedWork
+from ottla.broker.internal_topics import make_offsets_topic, make_transaction_topic
+from ottla.broker.ports import (
+    ChannelAccess,
+    ClientLogging,
+    Configuration,
+    GroupAccess,
+    ImageAccess,
+    ImageFollowing,
+    SelfFencing,
+    SlicedWork,
+    TransactionAccess,
+)
 from ottla.broker.request_scheduler import Steps
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.coordinator.partitioning import partition_of
+from ottla.coordinator.transactions.coordinator import TRANSACTION_TOPIC
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.find_coordinator import (
     Coordinator,
@@ -27,19 +39,32 @@ from ottla.protocol.messages.find_coordinator import (
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 _BATCHED_SINCE = 4
+_TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
 
 
 _Find = Callable[[str], Coordinator]
 
 
-class CoordinatorLookup(OffsetsTopicCreation, SelfFencing, SlicedWork, Protocol):
+class CoordinatorLookup(
+    ChannelAccess,
+    ClientLogging,
+    Configuration,
+    GroupAccess,
+    ImageAccess,
+    ImageFollowing,
+    SelfFencing,
+    SlicedWork,
+    TransactionAccess,
+    Protocol,
+):
     """The first lookup creates the topic that says where coordinators are."""
 
 
 def find_coordinator(
     broker: CoordinatorLookup, request: FindCoordinatorRequest, context: RequestContext
 ) -> Steps[FindCoordinatorResponse] | Coroutine[Any, Any, FindCoordinatorResponse]:
-    if request.key_type == GROUP and OFFSETS_TOPIC not in broker.image.topics:
+    topic = _TOPICS.get(request.key_type)
+    if topic is not None and topic not in broker.image.topics:
         return _make_topic_first(broker, request, context)
     return _answer(broker, request, context)
 
@@ -48,7 +73,7 @@ async def _make_topic_first(
     broker: CoordinatorLookup, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     try:
-        await make_offsets_topic(broker)
+        await (make_offsets_topic if request.key_type == GROUP else make_transaction_topic)(broker)
     except ApiError as error:
         code = error.code
         return await broker.in_slices(_response(request, context, lambda key: _none(key, code)), context)
@@ -58,25 +83,24 @@ async def _make_topic_first(
 def _answer(
     broker: CoordinatorLookup, request: FindCoordinatorRequest, context: RequestContext
 ) -> Steps[FindCoordinatorResponse]:
-    if request.key_type == GROUP:
-        return _response(request, context, lambda key: _coordinator(broker, key, context.listener))
-    if request.key_type == TRANSACTION:
-        return _response(request, context, lambda key: _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    topic = _TOPICS.get(request.key_type)
+    if topic is not None:
+        return _response(request, context, lambda key: _coordinator(broker, topic, key, context.listener))
     text = ErrorCode.INVALID_REQUEST.text if request.key_type != SHARE else ""
     return _response(request, context, lambda key: _none(key, ErrorCode.INVALID_REQUEST, text))
 
 
-def _coordinator(broker: CoordinatorLookup, group_id: str, listener: str) -> Coordinator:
+def _coordinator(broker: CoordinatorLookup, topic_name: str, key: str, listener: str) -> Coordinator:
     image = broker.image  # what the coordinator knows may be a little older
-    topic = image.topics.get(OFFSETS_TOPIC)
+    topic = image.topics.get(topic_name)
     if topic is None:
-        return _none(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
+        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
     node = image.brokers.get(leader)
     endpoint = endpoint_of(node, listener) if node is not None and not node.fenced else None
     if node is None or endpoint is None or leader == broker.fenced_leader:
-        return _none(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return Coordinator(key=group_id, node_id=node.id, host=endpoint.host, port=endpoint.port)
+        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return Coordinator(key=key, node_id=node.id, host=endpoint.host, port=endpoint.port)
 
 
 def _none(key: str, code: ErrorCode, message: str = "") -> Coordinator:

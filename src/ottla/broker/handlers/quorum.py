@@ -10,17 +10,19 @@ other brokers have the image that they act on, and last fetched when they asked 
 A broker registers by its own session with the registry and is not registered any more when it has stopped.
 So there is never a registration to remove: UnregisterBroker refuses a broker that runs.
 
-There are no features with versions yet, so every update of one is refused, as Kafka refuses an unknown one.
+UpdateFeatures changes the levels of features (`cluster/features.py`), all or none, as in Kafka.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from ottla.broker.client_view import endpoints_on
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.image_polls import ImagePolls
-from ottla.broker.ports import ControllerAccess, ImageAccess, Time
+from ottla.broker.ports import ControllerAccess, ImageAccess, ImageFollowing, Time
+from ottla.cluster import features
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.topic_rules import CLUSTER_METADATA_TOPIC
 from ottla.protocol.errors import ApiError, ErrorCode
@@ -35,11 +37,16 @@ from ottla.protocol.messages.describe_quorum import (
 )
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from ottla.protocol.messages.update_features import (
+    UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
 
 _ALL_FAILED = "The update failed for all features since the following feature had an error: "
+
+
+class FeatureAdministration(ControllerAccess, ImageFollowing, Protocol):
+    """Features are changed at the controller, and count here when this returns."""
 
 
 class QuorumDescription(ControllerAccess, ImageAccess, Time, Protocol):
@@ -136,14 +143,34 @@ def refuse_unregistering(
     return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
 
 
-def update_features(
-    broker: object, request: UpdateFeaturesRequest, context: RequestContext
+async def update_features(
+    broker: FeatureAdministration, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """All or nothing, as in Kafka. An update of nothing succeeds."""
-    for update in request.feature_updates:
-        why = f"{_ALL_FAILED}this cluster has no feature {update.feature}."
-        return refuse_features(request, context.version, ApiError(ErrorCode.INVALID_UPDATE_VERSION, why))
-    return UpdateFeaturesResponse()
+    """All or nothing. An update of nothing succeeds."""
+    wanted = {each.feature: str(each.max_version_level) for each in request.feature_updates}
+
+    def change(_: Mapping[str, str]) -> Mapping[str, str | None]:
+        for each in request.feature_updates:
+            is_downgrade = context.version == 0 and each.allow_downgrade
+            kind = features.SAFE_DOWNGRADE if is_downgrade else each.upgrade_type
+            features.check_update(broker.controller.image, each.feature, each.max_version_level, kind)
+        return wanted
+
+    try:
+        if request.validate_only:
+            change({})
+        elif wanted:
+            outcome = await broker.controller.write_configs({features.RESOURCE: change})
+            (result,) = outcome.results
+            if isinstance(result, ApiError):
+                raise result
+            await broker.caught_up(outcome.version)
+    except ApiError as error:
+        text = f"{_ALL_FAILED}{error.message}"
+        return refuse_features(request, context.version, ApiError(error.code, text))
+    return UpdateFeaturesResponse(
+        results=[UpdatableFeatureResult(feature=each.feature) for each in request.feature_updates]
+    )
 
 
 def refuse_features(request: UpdateFeaturesRequest, version: int, error: ApiError) -> UpdateFeaturesResponse:

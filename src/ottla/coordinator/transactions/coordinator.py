@@ -165,6 +165,8 @@ class TransactionCoordinator:
         *,
         client_version: int = 0,
     ) -> Completion[None]:
+        """CONCURRENT_TRANSACTIONS while the transaction before is not complete."""
+
         def command(_: _Shard, state: TransactionShard, reply: Reply, effects: TransactionEffects) -> None:
             after = with_partitions(
                 state.get(transactional_id),
@@ -178,6 +180,21 @@ class TransactionCoordinator:
             effects.answer(reply, None)
 
         return self._run(transactional_id, command)
+
+    def add_partitions_soon(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Completion[None]:
+        """The same for clients of the first protocol, after a moment if the one before is being completed."""
+
+        def attempt(_: None = None) -> Completion[None]:
+            return self.add_partitions(transactional_id, producer, partitions)
+
+        def again(error: Exception) -> Completion[None]:
+            if isinstance(error, ApiError) and error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                return self._endings.awaited(transactional_id).map(attempt)
+            raise error
+
+        return attempt().map(lambda _: None, again)
 
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]

@@ -25,6 +25,9 @@ logger = logging.getLogger("ottla.transactions")
 
 _RETRY_SECONDS = 0.5
 """After which a step that the log did not take is tried again."""
+_PATIENCE_SECONDS = 0.2
+"""So long the next transaction of a producer waits for the markers of the one before. Clients that are told
+to come again take a pause that is longer than markers do."""
 
 
 class MarkersDue:
@@ -63,6 +66,22 @@ class Endings:
         self._scheduler = scheduler
         self._send_markers = send_markers
         self._due: dict[str, MarkersDue] = {}
+        self._waiting: dict[str, list[Completion[None]]] = {}
+
+    def awaited(self, transactional_id: str) -> Completion[None]:
+        """Resolved when the transaction is complete, or after a moment when that takes longer."""
+        complete: Completion[None] = Completion()
+        self._waiting.setdefault(transactional_id, []).append(complete)
+        self._scheduler.call_later(_PATIENCE_SECONDS, self._give_up, transactional_id, complete)
+        return complete
+
+    def _give_up(self, transactional_id: str, complete: Completion[None]) -> None:
+        waiting = self._waiting.get(transactional_id)
+        if waiting is not None and complete in waiting:
+            waiting.remove(complete)
+            if not waiting:
+                del self._waiting[transactional_id]
+        complete.resolve(None)
 
     def send_when_committed(
         self, shard: Shard[TransactionShard], transaction: Transaction, effects: TransactionEffects
@@ -111,6 +130,8 @@ class Endings:
         due = self._due.get(transaction.transactional_id)
         if due is not None and due.transaction is transaction:
             del self._due[transaction.transactional_id]
+        for waiting in self._waiting.pop(transaction.transactional_id, ()):
+            waiting.resolve(None)
 
     def unmarked(self, transaction: Transaction) -> frozenset[TopicPartition]:
         """Its partitions, without those whose marker is written."""

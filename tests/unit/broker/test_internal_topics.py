@@ -1,10 +1,10 @@
-"""How many replicas `__consumer_offsets` gets."""
+"""How many replicas the topics of coordinators get."""
 
 from __future__ import annotations
 
 import pytest
 
-from ottla.broker.offsets_topic import replication_factor
+from ottla.broker.internal_topics import offsets_topic, transaction_topic
 from ottla.config.values import BrokerConfig
 
 SHARED = {"ottla.registry": "zookeeper://127.0.0.1:2181/ottla"}
@@ -24,4 +24,10 @@ SHARED = {"ottla.registry": "zookeeper://127.0.0.1:2181/ottla"}
 def test_only_a_broker_that_shares_its_registry_with_nobody_makes_do_with_fewer_replicas(
     settings: dict[str, str], brokers: int, replicas: int
 ) -> None:
-    assert replication_factor(BrokerConfig.load(overrides=settings), brokers) == replicas
+    config = BrokerConfig.load(overrides=settings)
+    assert offsets_topic(config, brokers).replication_factor == replicas
+    of_transactions = {
+        key.replace("offsets.topic", "transaction.state.log"): value for key, value in settings.items()
+    }
+    config = BrokerConfig.load(overrides=of_transactions)
+    assert transaction_topic(config, brokers).replication_factor == replicas

@@ -1,0 +1,208 @@
+"""AddPartitionsToTxn (24), AddOffsetsToTxn (25) and EndTxn (26): what producers say about their transactions.
+
+Version notes. Clients send AddPartitionsToTxn up to 3, for one transaction. From 4 on brokers send it, for
+several: to verify that a partition is part of its transaction, or to add it for a client of the second
+protocol (KIP-890). In all three PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version 2. EndTxn 5 raises
+the epoch and says with which one the producer goes on.
+
+A partition that does not exist spoils the rest of its transaction's request, as in Kafka: the others are
+answered OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from ottla.broker.dispatch import RequestContext
+from ottla.broker.group_requests import collected, responded
+from ottla.broker.ports import Configuration, ImageAccess, TransactionAccess
+from ottla.broker.request_scheduler import Steps
+from ottla.cluster.image import ClusterImage
+from ottla.completion import Completion
+from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
+from ottla.coordinator.partitioning import partition_of
+from ottla.coordinator.transactions.transaction import (
+    EPOCH_PER_TRANSACTION,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TopicPartition,
+)
+from ottla.coordinator.transactions.transitions import Producer
+from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+_FENCED_SINCE = 2
+_OF_BROKERS_SINCE = 4
+_EPOCH_BUMP_SINCE = 5
+
+Results = dict[TopicPartition, ErrorCode]
+
+
+class TransactionRequests(Configuration, ImageAccess, TransactionAccess, Protocol):
+    """Partitions are looked up in the image."""
+
+
+# -- AddPartitionsToTxn ------------------------------------------------------------------------------------
+
+
+def add_partitions_to_txn(
+    broker: TransactionRequests, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> Any:
+    if context.version >= _OF_BROKERS_SINCE:
+        return _add_for_brokers(broker, request)
+    partitions = _partitions(request.v3_and_below_topics)
+    code_of = _code_before_fenced if context.version < _FENCED_SINCE else _code
+
+    def answered(results: Results) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(results))
+
+    def refused(error: ApiError) -> AddPartitionsToTxnResponse:
+        return answered(dict.fromkeys(partitions, code_of(error)))
+
+    spoiled = _spoiled(broker.image, partitions)
+    if spoiled is not None:
+        return answered(spoiled)
+    transactional_id = request.v3_and_below_transactional_id
+    if not transactional_id:
+        return refused(ApiError(ErrorCode.INVALID_REQUEST))
+    producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    return responded(
+        broker.transactions.add_partitions_soon(transactional_id, producer, partitions),
+        lambda _: answered(dict.fromkeys(partitions, ErrorCode.NONE)),
+        refused,
+    )
+
+
+def _add_for_brokers(broker: TransactionRequests, request: AddPartitionsToTxnRequest) -> Steps[Any]:
+    wanted = {each.transactional_id: each for each in request.transactions}
+
+    def outcomes() -> Iterator[tuple[Completion[Results], Any]]:
+        for transactional_id, each in wanted.items():
+            partitions = _partitions(each.topics)
+            known = _spoiled(broker.image, partitions)
+            if known is None and not transactional_id:
+                known = dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+            outcome: Completion[Results]
+            if known is None:
+                outcome = broker.transactions.verify_or_add(
+                    transactional_id,
+                    each.producer_id,
+                    each.producer_epoch,
+                    partitions,
+                    add=not each.verify_only,
+                )
+            else:
+                outcome = Completion()
+                outcome.resolve(known)
+            yield outcome, lambda error: {}
+
+    def finish(results: list[Results]) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(transactional_id=each, topic_results=_by_topic(result))
+                for each, result in zip(wanted, results, strict=True)
+            ]
+        )
+
+    return collected(outcomes(), finish)
+
+
+def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    """Each of them once."""
+    return list(dict.fromkeys((topic.name, index) for topic in topics for index in topic.partitions))
+
+
+def _spoiled(image: ClusterImage, partitions: Iterable[TopicPartition]) -> Results | None:
+    """The answers, when some of the partitions do not exist."""
+    results = {}
+    for name, index in partitions:
+        topic = image.topics.get(name)
+        exists = topic is not None and 0 <= index < len(topic.partitions)
+        code = ErrorCode.OPERATION_NOT_ATTEMPTED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        results[name, index] = code
+    return results if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in results.values() else None
+
+
+def _by_topic(results: Results) -> list[AddPartitionsToTxnTopicResult]:
+    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for (name, index), code in results.items():
+        topic = topics.setdefault(name, AddPartitionsToTxnTopicResult(name=name))
+        topic.results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+        )
+    return list(topics.values())
+
+
+# -- AddOffsetsToTxn ---------------------------------------------------------------------------------------
+
+
+def add_offsets_to_txn(
+    broker: TransactionRequests, request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse | Completion[AddOffsetsToTxnResponse]:
+    code_of = _code_before_fenced if context.version < _FENCED_SINCE else _code
+    if not request.transactional_id:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return responded(
+        broker.transactions.add_partitions_soon(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            [offsets_partition(broker, request.group_id)],
+        ),
+        lambda _: AddOffsetsToTxnResponse(),
+        lambda error: AddOffsetsToTxnResponse(error_code=code_of(error)),
+    )
+
+
+def offsets_partition(broker: TransactionRequests, group_id: str) -> TopicPartition:
+    """Where the offsets of a group are."""
+    topic = broker.image.topics.get(OFFSETS_TOPIC)
+    count = broker.config["offsets.topic.num.partitions"] if topic is None else len(topic.partitions)
+    return OFFSETS_TOPIC, partition_of(group_id, count)
+
+
+# -- EndTxn ------------------------------------------------------------------------------------------------
+
+
+def end_txn(
+    broker: TransactionRequests, request: EndTxnRequest, context: RequestContext
+) -> EndTxnResponse | Completion[EndTxnResponse]:
+    code_of = _code_before_fenced if context.version < _FENCED_SINCE else _code
+
+    def refused(error: ApiError) -> EndTxnResponse:
+        return EndTxnResponse(
+            error_code=code_of(error), producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+        )
+
+    if not request.transactional_id:
+        return refused(ApiError(ErrorCode.INVALID_REQUEST))
+    return responded(
+        broker.transactions.end(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            commit=request.committed,
+            client_version=EPOCH_PER_TRANSACTION if context.version >= _EPOCH_BUMP_SINCE else 0,
+        ),
+        lambda producer: EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch),
+        refused,
+    )
+
+
+def _code(error: ApiError) -> ErrorCode:
+    return error.code
+
+
+def _code_before_fenced(error: ApiError) -> ErrorCode:
+    """Clients of these versions do not know PRODUCER_FENCED."""
+    if error.code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error.code
