@@ -44,7 +44,7 @@ ALLOWED = {
     "on_partitions_revoked", "on_partitions_assigned",
     # A kind of field that Kafka's schemas have and our messages do not need yet.
     # Members of enumerations that come from text, and of tuples of Kafka's constants.
-    "uncommitted", "HIGH", "LOW", "DISCARD", "EARLIEST_PENDING", "BROKER_LOGGER",
+    "uncommitted", "HIGH", "LOW", "EARLIEST_PENDING", "BROKER_LOGGER",
     # Fixtures that a test takes for their effect.
     "never_read_again", "always_read_again",
     # A type for the checker, a field of a stored record, a task that must not be collected.

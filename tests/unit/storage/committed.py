@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ottla.protocol.batches import headers
-from ottla.protocol.records import decode_batch
+from ottla.protocol.records import Record, decode_batch
 from ottla.storage.log import Log
 from ottla.storage.transaction_index import AbortedTransaction
 from ottla.storage.transaction_markers import read_control_record
 from unit.storage.logs import MAX_SIZE
 
 
-def read_committed(
-    log: Log, start: int | None = None, *, max_bytes: int = 1000, limit: int | None = None
-) -> list[bytes | None]:
-    """The values that a consumer sees that fetches again and again, as Kafka's consumer picks them."""
+def read_committed(log: Log, start: int | None = None, *, max_bytes: int = 1000) -> list[bytes | None]:
+    """The values that `committed_records` sees."""
+    return [record.value for record in committed_records(log, start, max_bytes=max_bytes)]
+
+
+def committed_records(log: Log, start: int | None = None, *, max_bytes: int = 1000) -> list[Record]:
+    """What a consumer sees that fetches again and again, as Kafka's consumer picks records."""
     offset = log.log_start_offset if start is None else start
-    limit = log.last_stable_offset(log.end_offset) if limit is None else limit
-    seen: list[bytes | None] = []
+    limit = log.last_stable_offset(log.end_offset)
+    seen: list[Record] = []
     while (found := log.read(offset, max_bytes, limit)) is not None:
         to_come = sorted(log.aborted_in(offset, found), key=lambda each: each.first_offset)
         aborted: set[int] = set()
@@ -34,7 +37,7 @@ def read_committed(
                     aborted.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in aborted):
                 records = decode_batch(batch, max_size=MAX_SIZE)
-                seen += [record.value for record in records if record.offset >= offset]
+                seen += [record for record in records if record.offset >= offset]
             offset = max(offset, header.next_offset)
         assert offset > before, "a slice must hold at least one whole batch"
     return seen

@@ -31,10 +31,9 @@ from ottla.protocol.varints import InvalidRecords
 from ottla.storage.cleaning.decisions import CleanableSegment, Written, joins
 from ottla.storage.cleaning.key_map import KeyMap
 from ottla.storage.cleaning.record_loops import find_survivors, note_keys
-from ottla.storage.cleaning.rewrite import open_body, with_survivors, without_records
+from ottla.storage.cleaning.rewrite import open_body, with_horizon, with_survivors, without_records
 from ottla.storage.cleaning.rules import (
-    BatchRules,
-    PlainRules,
+    TransactionRules,
     Verdict,
     delete_horizon,
     keeps_tombstones,
@@ -48,6 +47,7 @@ from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.open_segments import OpenSegments
 from ottla.storage.segment import Segment
 from ottla.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from ottla.storage.transaction_index import AbortedTransaction
 from ottla.storage.validation import StampedBatch
 
 READ_SIZE = 1 << 20
@@ -75,6 +75,8 @@ class CleaningJob:
     delete_retention_ms: int
     last_of_producer: dict[int, int]  # the last offset of each producer that is still known
     memory: int
+    epoch_of_marker: dict[int, int] = field(default_factory=dict)  # of those of which a marker came last
+    aborted: list[AbortedTransaction] = field(default_factory=list)  # transactions with records here
     load_factor: float = 0.9
     bytes_per_second: float = float("inf")
 
@@ -88,7 +90,9 @@ class CleaningJob:
         settings["cleanup_policy"] = tuple(settings["cleanup_policy"])
         values["config"] = LogConfig(**settings)
         values["segments"] = [CleanableSegment(*segment) for segment in values["segments"]]
-        values["last_of_producer"] = {int(key): value for key, value in values["last_of_producer"].items()}
+        for name in ("last_of_producer", "epoch_of_marker"):
+            values[name] = {int(key): value for key, value in values[name].items()}
+        values["aborted"] = [AbortedTransaction(*each) for each in values["aborted"]]
         return cls(**values)
 
 
@@ -99,6 +103,7 @@ class CleanedSegment:
     base_offset: int
     size: int
     replaces: list[int]
+    has_aborted: bool = False  # it has a transaction index
 
 
 @dataclass
@@ -135,14 +140,13 @@ def run(
     disk: Disk,
     *,
     throttle: Throttle | None = None,
-    rules: Callable[[], BatchRules] = PlainRules,
     progress: Progress | None = None,
 ) -> Outcomes:
     """Do the pass as far as the caller goes along: a new segment may be swapped in before the next is begun.
 
     Uncleanable when a batch cannot be read, OSError when the disk fails.
     """
-    yield from _Pass(job, disk, throttle or Throttle(job.bytes_per_second), rules, progress).run()
+    yield from _Pass(job, disk, throttle or Throttle(job.bytes_per_second), progress).run()
 
 
 class _NewSegment:
@@ -156,6 +160,7 @@ class _NewSegment:
         self._segment = Segment.create(
             disk, self._folder, base_offset, OpenSegments(), job.now_ms, suffix=CLEANED_SUFFIX
         )
+        self.note_aborted = self._segment.note_aborted
         self._pending = bytearray()
         self._batches: list[StampedBatch] = []
         self._replaces: list[int] = []
@@ -205,7 +210,8 @@ class _NewSegment:
         self._disk.set_modified(self._segment.path, self._modified_ms)
         for file in files:
             file.sync()
-        return CleanedSegment(self._segment.base_offset, self._segment.size, self._replaces)
+        segment = self._segment
+        return CleanedSegment(segment.base_offset, segment.size, self._replaces, segment.has_aborted)
 
 
 class _Pass:
@@ -214,13 +220,11 @@ class _Pass:
         job: CleaningJob,
         disk: Disk,
         throttle: Throttle,
-        rules: Callable[[], BatchRules],
         progress: Progress | None,
     ) -> None:
         self._job = job
         self._disk = disk
         self._throttle = throttle
-        self._rules = rules
         self._progress = progress
         self._folder = Path(job.folder)
         self._keys = KeyMap(job.memory, job.load_factor, job.first_dirty)
@@ -239,7 +243,7 @@ class _Pass:
         result.cleaned_to, result.keys = keys.end, keys.size
         wanted = [s for s in self._job.segments if s.base_offset < keys.end]
         self._to_read = self._read + sum(segment.size for segment in wanted)
-        rules = self._rules()
+        rules = TransactionRules(self._job.aborted)
         ends = [segment.base_offset for segment in self._job.segments[1:]] + [self._job.segments_end]
         new: _NewSegment | None = None
         for segment, end in zip(wanted, ends, strict=False):
@@ -260,7 +264,7 @@ class _Pass:
     # -- the first half: keys ------------------------------------------------------------------------
 
     def _note_keys(self) -> None:
-        keys, rules = self._keys, self._rules()
+        keys, rules = self._keys, TransactionRules(self._job.aborted)
         max_size = self._job.config.max_decompressed_message_bytes
         for segment in self._dirty:
             for position, header, batch in self._batches(segment):
@@ -276,7 +280,7 @@ class _Pass:
                     if header.last_offset_delta >= _LONGEST_PART:
                         raise self._uncleanable(segment, position, "its offsets are too far apart")
                 keys.extend(last_offset + 1)
-                if rules.judge(header) is Verdict.COMPACT:
+                if rules.judge(header, batch) is Verdict.COMPACT:
                     if header.record_count > keys.free_slots:
                         if keys.size:
                             return
@@ -299,7 +303,7 @@ class _Pass:
 
     # -- the second half: records --------------------------------------------------------------------
 
-    def _clean(self, segment: CleanableSegment, new: _NewSegment, rules: BatchRules) -> None:
+    def _clean(self, segment: CleanableSegment, new: _NewSegment, rules: TransactionRules) -> None:
         """Write the survivors of a segment to a new one."""
         for position, header, batch in self._batches(segment):
             self._result.records_before += header.record_count
@@ -308,6 +312,8 @@ class _Pass:
                 self._result.records_after += new.add(left)
                 if new.size > _LARGEST_FILE:
                     raise self._uncleanable(segment, position, "the new segment would be larger than 2 GiB")
+            if (aborted := rules.take_ended()) is not None:
+                new.note_aborted(aborted)
         new.note_replaced(segment)
 
     def _survivors(
@@ -316,13 +322,18 @@ class _Pass:
         position: int,
         header: BatchHeader,
         batch: memoryview,
-        rules: BatchRules,
+        rules: TransactionRules,
     ) -> bytes | memoryview | None:
         """The batch as it will be, None when nothing of it stays."""
         job, keys = self._job, self._keys
-        verdict = rules.judge(header)
+        verdict = rules.judge(header, batch)
         if verdict is Verdict.KEEP or header.base_offset >= keys.end:
             return batch
+        if verdict is Verdict.EXPIRE and keeps_tombstones(header, job.now_ms):
+            if delete_horizon(header) is not None:
+                return batch
+            body = open_body(header, batch, job.config.max_decompressed_message_bytes)
+            return with_horizon(header, body, job.now_ms + job.delete_retention_ms, job.config)
         count = 0
         if verdict is Verdict.COMPACT and header.record_count:
             if header.base_offset >= keys.start:
@@ -354,7 +365,8 @@ class _Pass:
         return self._emptied(header)
 
     def _emptied(self, header: BatchHeader) -> bytes | None:
-        if must_leave_header(header, self._job.last_of_producer, self._keys.end):
+        job = self._job
+        if must_leave_header(header, job.last_of_producer, job.epoch_of_marker, self._keys.end):
             return without_records(header)
         return None
 

@@ -58,6 +58,15 @@ def with_survivors(
     )
 
 
+def with_horizon(header: BatchHeader, body: bytes, horizon: int, config: LogConfig) -> bytes:
+    """The batch with all its records and that delete horizon."""
+    everything = Survivors()
+    everything.count = header.record_count
+    everything.pieces = [(0, len(body))]
+    everything.latest_timestamp = header.max_timestamp - header.base_timestamp
+    return with_survivors(header, body, everything, horizon, config)
+
+
 def without_records(header: BatchHeader) -> bytes:
     """Only the header, which says which offsets and which sequences were there, and has no time any more."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)

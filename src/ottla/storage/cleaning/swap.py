@@ -31,6 +31,7 @@ from ottla.storage.file_names import (
     SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     file_name,
 )
 from ottla.storage.files import Disk
@@ -40,7 +41,7 @@ from ottla.storage.segment import Segment
 logger = logging.getLogger(__name__)
 
 # The log file last: as long as it is `.swap`, a start repeats the rest.
-_NEW_FILES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
+_NEW_FILES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, LOG_SUFFIX)
 
 
 class Row(Protocol):
@@ -52,7 +53,9 @@ class Row(Protocol):
 
     def delete_files(self, names: Sequence[str]) -> None: ...
 
-    def new_segment(self, base_offset: int, size: int, suffix: str) -> Segment: ...
+    def new_segment(
+        self, base_offset: int, size: int, suffix: str, *, has_aborted: bool = False
+    ) -> Segment: ...
 
 
 class Swap:
@@ -66,13 +69,18 @@ class Swap:
         self._log = log
         self._cleaned = cleaned
         self._truncations = truncations
-        self._segment = log.new_segment(cleaned.base_offset, cleaned.size, SWAP_SUFFIX)
+        self._segment = log.new_segment(
+            cleaned.base_offset, cleaned.size, SWAP_SUFFIX, has_aborted=cleaned.has_aborted
+        )
         self._retired = False
-        self._to_name = list(_NEW_FILES)
+        self._files = [
+            suffix for suffix in _NEW_FILES if cleaned.has_aborted or suffix != TRANSACTION_INDEX_SUFFIX
+        ]
+        self._to_name = list(self._files)
 
     def promise(self) -> None:
         """Step 2. Blocks."""
-        for suffix in _NEW_FILES:
+        for suffix in self._files:
             self._rename(suffix, CLEANED_SUFFIX, SWAP_SUFFIX)
         self._disk.sync_folder(self._log.folder)
 
@@ -124,6 +132,9 @@ def finish_swaps(disk: Disk, folder: Path, names: set[str]) -> list[str]:
     A log file named `.swap` is whole, and holds what is left of all segments from its own to the last offset
     in it. Their indexes are removed with theirs: they are rebuilt from the log, which is rarely needed and
     always right. An index named `.swap` alone is what is left of a swap whose log has got its name already.
+
+    A transaction index named `.swap` gets its name: no other one holds all that it says. Where there is none,
+    the one that is there is the new one, or an old one that names transactions without records besides.
     """
     swaps = sorted(name for name in names if name.endswith(SWAP_SUFFIX))
     if not swaps:
@@ -141,6 +152,12 @@ def finish_swaps(disk: Disk, folder: Path, names: set[str]) -> list[str]:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             remove(file_name(base, suffix))
             remove(file_name(base, suffix) + SWAP_SUFFIX)
+        if name == file_name(base, TRANSACTION_INDEX_SUFFIX) + SWAP_SUFFIX:
+            if file_name(base, LOG_SUFFIX) + CLEANED_SUFFIX in names:
+                remove(name)  # the swap had not been promised
+            else:
+                disk.rename(folder / name, folder / name.removesuffix(SWAP_SUFFIX))
+                dealt_with.append(name)
         if name != file_name(base, LOG_SUFFIX) + SWAP_SUFFIX:
             continue
         last_offset = base
