@@ -195,6 +195,7 @@ class Broker:
             self.in_thread,
             self._write_in_thread,
             is_fenced=self._fencing.is_fenced,
+            may_be_deposed=lambda: self._membership.may_be_deposed(),
         )
         self.isr_changes = IsrChanges(
             self.node_id,

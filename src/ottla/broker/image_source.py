@@ -34,6 +34,8 @@ _CALL_SECONDS = 10.0
 _JOINING_SECONDS = 0.1
 """The time between polls until the first image is taken over: clients wait for this broker."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_SILENT_AFTER = 2
+"""Heartbeats without an answer after which a controller is silent."""
 _STEPS = 50
 """Topics of a response that are read in one iteration of the event loop."""
 
@@ -63,6 +65,7 @@ class ImageSource:
         self._heartbeat_seconds = heartbeat_seconds
         self._received = ImageFeed()
         self._doubtful = False
+        self._answered_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -73,6 +76,12 @@ class ImageSource:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no other broker has answered as the controller for longer than it should take."""
+        silence = asyncio.get_running_loop().time() - self._answered_at
+        return silence > _SILENT_AFTER * self._heartbeat_seconds()
 
     async def after(self, version: int) -> ImageDelta | ClusterImage:
         """What is newer than `version`, as soon as there is something."""
@@ -94,6 +103,8 @@ class ImageSource:
                 continue
             try:
                 answered = await first_of(self._poll(remote), moved)
+                if answered:
+                    self._answered_at = asyncio.get_running_loop().time()
                 if answered and pause > _FIRST_PAUSE:
                     logger.info("the controller, broker %d, answers again", remote)
                 pause = 0.0

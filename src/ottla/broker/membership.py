@@ -142,6 +142,10 @@ class Membership:
         node = self._follower.image.brokers.get(self._node_id)
         return node is None or node.epoch != registration.broker.epoch
 
+    def may_be_deposed(self) -> bool:
+        """Whether others may lead, since its image was made, what this broker led: it hears of nothing."""
+        return not self.controller.active and self.image_source.is_silent
+
     def _own_node(self, image: ClusterImage | ImageDelta) -> BrokerNode | None:
         node = image.brokers.get(self._node_id)
         return node if node is not None and node.epoch == self.broker_epoch() else None

@@ -87,6 +87,7 @@ class Partition:
         "_in_thread",
         "_is_fenced",
         "_is_slow",
+        "_may_be_deposed",
         "_purgatory",
         "_turn",
         "_write_in_thread",
@@ -111,6 +112,7 @@ class Partition:
         write_in_thread: WriteInThread | None = None,
         disk: SlowDisk | None = None,
         is_fenced: IsFenced = never,
+        may_be_deposed: IsFenced = never,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -124,6 +126,7 @@ class Partition:
         self._write_in_thread = write_in_thread
         self._disk = disk or SlowDisk()
         self._is_fenced = is_fenced
+        self._may_be_deposed = may_be_deposed
         self._is_slow = False
         self._turn = asyncio.Lock()  # of writes in threads
         self._closed = False
@@ -321,15 +324,30 @@ class Partition:
         log = self.log
         if self._closed:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is closed here")
-        info = log.append(
-            records,
-            self.state.leader_epoch,
-            from_client=from_client,
-            prepared_under=prepared_under,
-            only_small=only_small,
-            verification=verification,
-        )
+        try:
+            info = log.append(
+                records,
+                self.state.leader_epoch,
+                from_client=from_client,
+                prepared_under=prepared_under,
+                only_small=only_small,
+                verification=verification,
+            )
+        except ApiError as refusal:
+            raise self._checked(refusal) from None
         return self._appended(info)
+
+    def _checked(self, refusal: ApiError) -> ApiError:
+        """A leader that was deposed without knowing lacks what its successor took.
+
+        To a producer that was there a wrong sequence would be fatal, so it is sent to find the leader.
+        """
+        if refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._may_be_deposed():
+            return ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"this broker does not hear from the controller, and {refusal.message}",
+            )
+        return refusal
 
     def _appended(self, info: AppendInfo) -> AppendInfo:
         log = self.log
@@ -415,12 +433,15 @@ class Partition:
             check()
             if self._closed:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is closed here")
-            slow = self.log.begin_append(
-                records,
-                self.state.leader_epoch,
-                prepared_under=prepared_under,
-                verification=verification,
-            )
+            try:
+                slow = self.log.begin_append(
+                    records,
+                    self.state.leader_epoch,
+                    prepared_under=prepared_under,
+                    verification=verification,
+                )
+            except ApiError as refusal:
+                raise self._checked(refusal) from None
             if isinstance(slow, AppendInfo):
                 return slow
             await self._write_in_thread(slow.write)

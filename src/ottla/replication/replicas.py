@@ -75,14 +75,17 @@ class Replicas:
         write_in_thread: WriteInThread | None = None,
         *,
         is_fenced: IsFenced = never,
+        may_be_deposed: IsFenced = never,
     ) -> None:
-        """While `is_fenced` nothing is led here, whatever the cluster image says."""
+        """While `is_fenced` nothing is led here, whatever the cluster image says. `may_be_deposed`: the image
+        may be old."""
         self._local_id = local_id
         self._directory = directory
         self._purgatory = purgatory
         self._in_thread = in_thread
         self._write_in_thread = write_in_thread
         self._is_fenced = is_fenced
+        self._may_be_deposed = may_be_deposed
         self.disk = SlowDisk()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._known: dict[str, TopicAssignment] = {}
@@ -284,6 +287,7 @@ class Replicas:
                 write_in_thread=self._write_in_thread,
                 disk=self.disk,
                 is_fenced=self._is_fenced,
+                may_be_deposed=self._may_be_deposed,
             )
             self._partitions[topic.name, index] = partition
         partition.require_in_sync(min_insync_replicas)

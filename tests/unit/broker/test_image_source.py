@@ -152,3 +152,19 @@ def test_refusals_and_older_images_change_nothing() -> None:
         await follower.stop()
 
     asyncio.run(main())
+
+
+def test_a_controller_that_does_not_answer_is_silent_until_it_answers_again() -> None:
+    async def main() -> None:
+        controller, follower = Controller(), ImageFollower([], [])
+        source = follow(controller, follower)
+        assert source.is_silent
+        await until(lambda: not source.is_silent)
+        controller.next = [FetchImageResponse(error_code=ErrorCode.NOT_CONTROLLER)] * 1000
+        await until(lambda: source.is_silent)
+        controller.next.clear()
+        await until(lambda: not source.is_silent)
+        await source.stop()
+        await follower.stop()
+
+    asyncio.run(main())

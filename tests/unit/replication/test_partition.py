@@ -11,7 +11,7 @@ from ottla.replication.leading import check_follower
 from ottla.replication.partition import Partition
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
-from unit.storage.logs import Store, batch
+from unit.storage.logs import Store, batch, from_producer
 
 
 @pytest.fixture
@@ -64,3 +64,26 @@ def test_the_epochs_of_its_first_and_last_record_are_known(partition: Partition)
     assert (partition.epoch_at_log_start, partition.latest_epoch) == (3, 6)
     partition.delete_records_before(4)
     assert (partition.log_start_offset, partition.epoch_at_log_start) == (4, 6)
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_wrong_sequence_counts_only_at_a_leader_that_hears_from_the_controller(is_silent: bool) -> None:
+    """Another one may lack what its successor took."""
+    state = ReplicaState(1, 0, 0)
+    state.assign(1, 1, (1, 2), (1,), 1)
+    partition = Partition(
+        "t",
+        0,
+        bytes(16),
+        Store().log,
+        state,
+        Purgatory(cast(Any, None)),
+        lambda work: asyncio.Future(),
+        may_be_deposed=lambda: is_silent,
+    )
+    partition.append(from_producer(0, 2))
+    with pytest.raises(ApiError) as refused:
+        partition.append(from_producer(5))
+    expected = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_silent else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused.value.code is expected
+    assert partition.append(from_producer(2)).first_offset == 2, "what fits is taken"
