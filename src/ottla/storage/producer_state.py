@@ -131,6 +131,7 @@ class ProducerStates:
                 if from_client and state.epoch == epoch and not is_next:
                     for known in state.batches:
                         if known.first_sequence == sequence and known.last_sequence == last_sequence:
+                            self._check_same_transaction(header, state, known)
                             return known
                 verified = None
                 if verification is not UNCHECKED and header.attributes & TRANSACTIONAL:
@@ -152,6 +153,20 @@ class ProducerStates:
                 pending = {}
             pending[producer_id] = (epoch, last_sequence)
         return None
+
+    def _check_same_transaction(self, header: BatchHeader, state: ProducerState, known: BatchRange) -> None:
+        """A batch that repeats one of a transaction which has ended is no retry, and must not count as one.
+
+        librdkafka uses the sequences again of a batch whose outcome it does not know when it aborts, without
+        a new epoch. Its next records would be acknowledged as duplicates, and be in no log.
+        """
+        is_of_open = 0 <= state.transaction_start <= known.first_offset
+        if header.attributes & TRANSACTIONAL and not is_of_open:
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{self._partition}: producer {header.producer_id} uses sequence {header.base_sequence} "
+                f"again, which is at offset {known.first_offset} in a transaction that has ended",
+            )
 
     def _check_verified(
         self, header: BatchHeader, state: ProducerState | None, guard: VerificationGuard | None

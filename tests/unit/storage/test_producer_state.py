@@ -156,6 +156,19 @@ def test_an_open_transaction_holds_back_the_stable_offset_until_its_marker_is_re
     assert partition.producers.first_unstable_offset(4) is None
 
 
+@pytest.mark.parametrize("end", [COMMIT, ABORT])
+def test_a_batch_that_repeats_one_of_an_ended_transaction_is_no_retry(end: ControlRecord) -> None:
+    partition = Partition()
+    partition.write(from_producer(0, 2, transactional=True))
+    assert partition.write(from_producer(0, 2, transactional=True)) == (0, 1)
+    partition.write(from_producer(-1, transactional=True, control=True), control=end)
+    again = from_producer(0, 2, transactional=True)
+    assert partition.refused(again) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    partition.write(from_producer(2, 2, transactional=True))
+    assert partition.refused(again) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.write(from_producer(2, 2, transactional=True)) == (3, 4)
+
+
 def test_the_oldest_open_transaction_counts() -> None:
     partition = Partition()
     partition.write(from_producer(0, producer=1, transactional=True))
