@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look into log files on disk.", no_args_is_help=True, rich_markup_mode=None)
 
-_KINDS = (".log", ".index", ".timeindex", ".snapshot")
+_KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 _BATCH_ROW = "{:>10}  {:>15}  {:>7}  {:>7}  {:<6}  {:>5}  {:<14}  {:<5}  {:<23}  {}"
 _BATCH_TITLES = _BATCH_ROW.format(
     "POSITION", "OFFSETS", "RECORDS", "SIZE", "CODEC", "EPOCH", "PRODUCER", "CRC", "LATEST TIMESTAMP", "NOTES"
@@ -40,7 +40,8 @@ def inspect(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH", help="A .log, .index, .timeindex or .snapshot file, or a partition's folder."
+            metavar="PATH",
+            help="A .log, .index, .timeindex, .txnindex or .snapshot file, or a partition's folder.",
         ),
     ],
     records: Annotated[
@@ -55,6 +56,7 @@ def inspect(
     is wrong.
     """
     from ottla.storage.inspect import inspect_index, inspect_segment, inspect_time_index
+    from ottla.storage.offset_index import CorruptIndex
     from ottla.storage.producer_snapshot import CorruptSnapshot
 
     problems = 0
@@ -67,10 +69,12 @@ def inspect(
                 printer.entries(inspect_index(path))
             elif path.suffix == ".timeindex":
                 printer.entries(inspect_time_index(path))
+            elif path.suffix == ".txnindex":
+                printer.aborted()
             else:
                 printer.producers()
             sys.stdout.flush()
-        except CorruptSnapshot as error:
+        except (CorruptIndex, CorruptSnapshot) as error:
             printer.problem(str(error))
         except BrokenPipeError:
             leave_quietly()
@@ -191,6 +195,20 @@ class _Printer:
                 for text in entry.problems:
                     self._out(self._bad.format(f"{'':>12}  problem: {text}"))
         self._summary(count_text(count, "entry", "entries"))
+
+    def aborted(self) -> None:
+        from ottla.storage.inspect import inspect_transaction_index
+
+        row = "{:>12}  {:>12}  {:>12}  {:>18}"
+        entries = inspect_transaction_index(self.path)
+        if not self._brief and entries:
+            self._out(self._title(row.format("PRODUCER", "FIRST OFFSET", "MARKER", "LAST STABLE OFFSET")))
+        for entry in entries:
+            if self._json:
+                self._document(entry._asdict())
+            elif not self._brief:
+                self._out(row.format(*entry))
+        self._summary(count_text(len(entries), "aborted transaction"))
 
     def producers(self) -> None:
         from ottla.storage.inspect import inspect_snapshot

@@ -17,8 +17,9 @@ from ottla.protocol.records import CompressionError, InvalidRecords, Record, dec
 from ottla.storage.files import Disk, RealDisk
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.producer_snapshot import ProducerState, decode_snapshot
-from ottla.storage.scan import Damaged, walk
+from ottla.storage.scan import LARGEST_OFFSET, Damaged, walk
 from ottla.storage.time_index import ENTRY as TIME_ENTRY
+from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 _MAX_RECORDS_SIZE = 256 << 20
 
@@ -131,6 +132,12 @@ def inspect_time_index(path: Path, *, disk: Disk | None = None) -> Iterator[Inde
             problems.append("entries do not rise")
         previous = timestamp, relative
         yield IndexEntry(base + relative, None, timestamp, problems)
+
+
+def inspect_transaction_index(path: Path, *, disk: Disk | None = None) -> list[AbortedTransaction]:
+    """The entries of a `.txnindex` file. CorruptIndex when it is damaged."""
+    data = (disk or RealDisk()).read(path)
+    return TransactionIndex.decode(data, base_offset_of(path) or 0, LARGEST_OFFSET).entries()
 
 
 def inspect_snapshot(path: Path, *, disk: Disk | None = None) -> list[ProducerState]:
