@@ -25,7 +25,7 @@ OTTLA = Path(sys.executable).with_name("ottla")
 LIMIT = 60.0
 
 
-_FORKED = {"cluster", "consume", "group", "log", "produce", "topic"}
+_FORKED = {"cluster", "consume", "group", "log", "produce", "topic", "transaction"}
 """Commands that run in a process forked from one that has imported them; the others start from nothing."""
 
 _fork_server = ForkServer()

@@ -97,10 +97,10 @@ Groups = Annotated[
 ]
 
 
-def need_terminal_to_ask() -> None:
-    """Before a command asks whether to delete: a script has to say --yes."""
+def need_terminal_to_ask(what: str = "deleting") -> None:
+    """Before a command asks whether to do it: a script has to say --yes."""
     if not sys.stdin.isatty():
-        raise usage("deleting needs --yes when there is no terminal to ask on")
+        raise usage(f"{what} needs --yes when there is no terminal to ask on")
 
 
 def connect(bootstrap: str, timeout: float, *, waits_for_start: bool = True) -> Wire:

@@ -229,7 +229,7 @@ def _abort_by_id(wire: Wire, transactional_id: str, yes: bool) -> dict[str, Any]
 
     found = _find(wire, transactional_id)
     if not yes:
-        need_terminal_to_ask()
+        need_terminal_to_ask("aborting")
         where = count_text(len(found.partitions), "partition")
         question = f"Abort {shown(transactional_id)} ({found.state}, {where}) and fence its producer?"
         typer.confirm(question, abort=True, err=True)
@@ -254,7 +254,7 @@ def _abort_in_partition(wire: Wire, partition: str, start: int, yes: bool) -> di
             f"Those that are open there start at: {starts}.",
         )
     if not yes:
-        need_terminal_to_ask()
+        need_terminal_to_ask("aborting")
         question = f"Abort the transaction of producer {found.producer_id} in {partition}?"
         typer.confirm(question, abort=True, err=True)
     abort_open(wire, found)

@@ -25,10 +25,11 @@ from ottla.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from ottla.protocol_client.groups import TRANSACTION, Place, ask
+from ottla.protocol_client.groups import TRANSACTION, Place, ask, coordinator
 from ottla.protocol_client.wire import Patience, Wire, check
 
 _PARTITIONS_AT_A_TIME = 500
+_WITHOUT_TRANSACTION = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 _FIRST_PROTOCOL = 1
 """The version of WriteTxnMarkers in which a marker may have the epoch of the transaction that it ends."""
 
@@ -87,6 +88,8 @@ def list_transactions(
         if response.unknown_state_filters:
             raise ValueError(f"there is no state {', '.join(response.unknown_state_filters)}")
         for each in response.transaction_states:
+            if longer_than_ms >= 0 and each.transaction_state in _WITHOUT_TRANSACTION:
+                continue  # brokers count from the beginning of time
             found[each.transactional_id] = ListedTransaction(
                 each.transactional_id, each.transaction_state, each.producer_id, node
             )
@@ -111,14 +114,8 @@ def describe_transaction(wire: Wire, transactional_id: str) -> TransactionDescri
         found.transaction_timeout_ms,
         found.transaction_start_time_ms,
         tuple(sorted((topic.topic, index) for topic in found.topics for index in topic.partitions)),
-        _coordinator(wire, transactional_id),
+        coordinator(wire, transactional_id, TRANSACTION),
     )
-
-
-def _coordinator(wire: Wire, transactional_id: str) -> int:
-    from ottla.protocol_client.groups import coordinator
-
-    return coordinator(wire, transactional_id, TRANSACTION)
 
 
 def abort_transaction(wire: Wire, transactional_id: str, timeout_ms: int) -> None:

@@ -113,8 +113,12 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FENC
 def _confluent(call: Any, *arguments: Any) -> None:
     try:
         call(*arguments)
-    except KafkaException as problem:
-        error = problem.args[0]
+    except (KafkaException, SystemError) as problem:
+        # The library raises a fatal error also in the middle of delivery reports, which Python complains about.
+        raised = problem if isinstance(problem, KafkaException) else problem.__cause__
+        if not isinstance(raised, KafkaException):
+            raise
+        error = raised.args[0]
         if error.code() in (*_FENCED, KafkaError._FENCED):
             raise Fenced from problem
         raise Refused(error.code(), error.str()) from problem
