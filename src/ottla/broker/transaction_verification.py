@@ -158,6 +158,8 @@ class TransactionVerification:
         client: Abilities,
     ) -> Errors:
         """Why partitions may not be written to, in terms that the producer's client knows."""
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
         end = self._now() + _RETRY_SECONDS
         found: Errors = {}
         left = partitions

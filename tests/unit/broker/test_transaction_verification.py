@@ -150,6 +150,15 @@ def test_errors_are_those_that_the_client_knows(code: ErrorCode, old: ErrorCode,
     run(work)
 
 
+def test_no_coordinator_is_asked_about_an_empty_id() -> None:
+    async def work() -> None:
+        local = Coordinator(ErrorCode.NONE)
+        assert await verification(local=local).errors("", 7, 1, [A], OLD) == {A: ErrorCode.INVALID_REQUEST}
+        assert not local.asked
+
+    run(work)
+
+
 def test_versions_tell_what_a_client_can() -> None:
     assert [of_producer(version) for version in (10, 11, 12)] == [OLD, Abilities(False, True), NEW]
     assert [of_committer(version) for version in (3, 4, 5)] == [OLD, Abilities(False, True), NEW]
