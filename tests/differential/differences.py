@@ -181,6 +181,7 @@ _PRODUCING = (
             "producers.sequences_wrap_around",
             "producers.idempotent_without_waiting_for_all",
             "producers.duplicates_after_records_were_deleted",
+            "transactions.writing_in_a_transaction",
         ],
         paths=["*log_append_time_ms"],
     ),

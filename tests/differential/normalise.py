@@ -55,6 +55,7 @@ _SETS: dict[str, tuple[str, ...]] = {
     "AddPartitionsToTxnResult.topic_results": ("name",),
     "AddPartitionsToTxnTopicResult.results_by_partition": ("partition_index",),
     "TxnOffsetCommitResponse.topics": ("name",),
+    "PartitionResponse.active_producers": ("producer_id",),
     "WriteTxnMarkersResponse.markers": ("producer_id",),
     "WritableTxnMarkerResult.topics": ("name",),
     "WritableTxnMarkerTopicResult.partitions": ("partition_index",),

@@ -114,7 +114,7 @@ def _confluent(call: Any, *arguments: Any) -> None:
     try:
         call(*arguments)
     except (KafkaException, SystemError) as problem:
-        # The library raises a fatal error also in the middle of delivery reports, which Python complains about.
+        # The library raises a fatal error also amid delivery reports, which Python complains about.
         raised = problem if isinstance(problem, KafkaException) else problem.__cause__
         if not isinstance(raised, KafkaException):
             raise
