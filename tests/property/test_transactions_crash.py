@@ -107,3 +107,24 @@ def test_transactions_are_as_they_were_after_a_crash_at_any_change_of_a_file(see
         if power:
             disk.lose_power(Random(at))
         check(life, disk, power=power)
+
+
+def test_a_crash_while_several_segments_are_cut_off_leaves_no_gap() -> None:
+    at, died = 1, True
+    while died:
+        disk = CrashingDisk(MemoryDisk())
+        store = Store(disk)
+        for number in range(5):
+            store.log.append(batch(value=b"%d" % number), 0)
+            store.log.roll()
+        store.log.flush()
+        disk.changes, disk.at, died = 0, at, False
+        try:
+            store.log.truncate_to(1)
+        except Crash:
+            died = True
+        log = Store(disk.disk.copy()).log
+        assert log.failure is None, log.failure
+        assert read_committed(log) == [b"%d" % number for number in range(log.end_offset)]
+        at += 1
+    assert at > 10

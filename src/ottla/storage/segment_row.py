@@ -306,7 +306,7 @@ class SegmentRow:
         self.aborted.index_of(cut.slot)  # it is shortened too
         self.snapshots.remove_after(cut.end_offset)  # first: one behind the end of a log is a sign of damage
         taken = self.take_out(cut.slot + 1, len(self.segments))
-        self.delete(taken, due_ms)
+        self.delete(taken[::-1], due_ms)  # the last one first: a crash in between may not leave a gap
         if cut.position < segment.size or taken:
             with blaming(segment):
                 segment.truncate(cut.position)
