@@ -97,9 +97,17 @@ class TestVerification:
         assert partition.append(records, from_client=False, verification=guard).first_offset == 0
 
     def test_a_retry_needs_no_guard(self, partition: Partition) -> None:
-        begin(partition)
-        partition.append_marker(7, 0, commit=True, coordinator_epoch=0)
+        guard = partition.begin_verification(7, 0, 0)
+        partition.append(in_transaction(0), verification=guard)
+        assert partition.append(in_transaction(0), verification=guard).duplicate
         assert partition.append(in_transaction(0)).duplicate
+
+    def test_a_batch_of_an_ended_transaction_is_no_retry(self, partition: Partition) -> None:
+        begin(partition)
+        partition.append_marker(7, 0, commit=False, coordinator_epoch=0)
+        guard = partition.begin_verification(7, 0, 0)
+        again = refused(partition.append, in_transaction(0), verification=guard)
+        assert again == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def test_an_unknown_number_of_producers_cannot_use_up_memory(self, partition: Partition) -> None:
         first = partition.begin_verification(1, 0, 0)
