@@ -33,6 +33,7 @@ from ottla.cluster.image_writer import ImageWriter
 from ottla.cluster.isr_requests import answer_alter_partition
 from ottla.cluster.layout import Loaded, Lost
 from ottla.cluster.liveness import Liveness
+from ottla.cluster.partition_decisions import AT_A_TIME, Decision, decisions
 from ottla.cluster.partition_rules import Brokers, prefer, settle, without_stale_elr
 from ottla.cluster.reassignment import Reassignment, reassigned
 from ottla.cluster.registry import Create, Operation, Set
@@ -44,8 +45,6 @@ _log = logging.getLogger(__name__)
 
 MIN_ISR = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
-_AT_A_TIME = 500
-"""Partitions that are looked at in one iteration of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,6 @@ class RegisteredBroker:
 
     node: BrokerNode
     lost: Lost
-
-
-Decision = Callable[[PartitionState, int, bool, frozenset[int]], PartitionState]
-"""From a state, the topic's min.insync.replicas, its unclean.leader.election.enable and the brokers whose
-replica has failed, to the next state."""
 
 
 class Elections:
@@ -283,27 +277,7 @@ class Elections:
     async def _decisions(
         self, decide: Decision, topics: Iterable[str] | None = None
     ) -> dict[str, dict[int, PartitionState]]:
-        """What `decide` changes, of all partitions or those of some topics."""
-        image = self._image
-        failed_at = self._disks.failed_at
-        changed: dict[str, dict[int, PartitionState]] = {}
-        # Most partitions of a cluster are in one of a few states, which they share.
-        decided: dict[tuple[int, int, bool, frozenset[int]], PartitionState] = {}
-        looked_at = 0
-        for name in image.topics if topics is None else topics:
-            min_isr, unclean_allowed = self._rules_of(name)
-            topic = image.topics[name]
-            for index, state in enumerate(topic.partitions):
-                looked_at += 1
-                if looked_at % _AT_A_TIME == 0:
-                    await asyncio.sleep(0)
-                key = id(state), min_isr, unclean_allowed, failed_at(topic.id, index)
-                new = decided.get(key)
-                if new is None:
-                    new = decided[key] = decide(state, *key[1:])
-                if new is not state:
-                    changed.setdefault(name, {})[index] = new
-        return changed
+        return await decisions(self._image, decide, self._rules_of, self._disks.failed_at, topics)
 
     def _rules_of(self, topic: str) -> tuple[int, bool]:
         own, defaults = self._image.config(TOPIC_CONFIG, topic), self._defaults()
@@ -332,7 +306,7 @@ class Elections:
         led = 0
         for looked_at, topic in enumerate(self._image.topics.values()):
             led += sum(state.leader == broker_id for state in topic.partitions)
-            if looked_at % _AT_A_TIME == 0:
+            if looked_at % AT_A_TIME == 0:
                 await asyncio.sleep(0)
         _log.info("broker %d is about to stop; nobody else may lead %d of its partitions", broker_id, led)
         return led
@@ -347,7 +321,7 @@ class Elections:
         results: dict[tuple[str, int], ApiError | None] = {}
         changed: dict[str, dict[int, PartitionState]] = {}
         for looked_at, (name, index) in enumerate(wanted):
-            if looked_at % _AT_A_TIME == 0:
+            if looked_at % AT_A_TIME == 0:
                 await asyncio.sleep(0)
             try:
                 new = self._election(name, index, brokers, unclean)
@@ -398,7 +372,7 @@ class Elections:
         results: list[PartitionState | ApiError] = []
         changed: dict[str, dict[int, PartitionState]] = {}
         for looked_at, each in enumerate(wanted):
-            if looked_at % _AT_A_TIME == 0:
+            if looked_at % AT_A_TIME == 0:
                 await asyncio.sleep(0)
             try:
                 min_isr, _ = self._rules_of(each.topic)
