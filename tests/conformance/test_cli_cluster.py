@@ -9,6 +9,8 @@ import pytest
 
 import ottla.testing
 from conformance.command import Command
+from ottla.storage.files import RealDisk
+from ottla.testing.faulty_disk import FaultyDisk
 from ottla.testing.in_process import InProcessBroker
 
 
@@ -51,3 +53,16 @@ def test_status_for_programs_has_everything(broker: InProcessBroker) -> None:
         "under_replicated": [],
         "advice": [],
     }
+
+
+def test_status_names_a_broker_whose_disk_is_full_and_what_to_do() -> None:
+    disk = FaultyDisk(RealDisk())
+    with ottla.testing.broker(disk=disk, settings={"log.dir.min.free.bytes": 1 << 20}) as broker:
+        disk.free_bytes = 1 << 19
+        command = Command(broker.bootstrap_servers)
+        result = command("cluster", "status")
+        assert result.code == 1
+        assert "full" in result.out.split()
+        assert "Broker 1 takes no records, as its disk is full" in result.out
+        disk.heal()
+        command.ok("cluster", "status")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ottla.protocol_client.wire import Wire
 
 _USUAL_BROKERS = 3
+_DISK_SECONDS = 2.0
+"""So long a broker may take to say how its disk is. One that hangs is not waited for."""
 _SHOWN = 50
 """So many partitions in trouble are listed for a person; JSON has all."""
 
@@ -48,7 +50,7 @@ def status(
 
     with connect(bootstrap, timeout) as wire:
         described = describe_cluster(wire)
-        health = ClusterHealth(_brokers(described), _partitions(wire))
+        health = ClusterHealth(_brokers(wire, described), _partitions(wire))
     if as_json:
         print_json(_document(described, health))
     else:
@@ -83,12 +85,22 @@ def convert(
         say(f"start it with: ottla serve --brokers {max(node_id, _USUAL_BROKERS)} --data {folder}")
 
 
-def _brokers(described: DescribeClusterResponse) -> list[BrokerView]:
+def _brokers(wire: Wire, described: DescribeClusterResponse) -> list[BrokerView]:
     from ottla.cli.cluster_health import BrokerView
+    from ottla.protocol_client.log_state import full_disks
 
+    brokers = sorted(described.brokers, key=lambda each: each.broker_id)
+    in_service = [broker.broker_id for broker in brokers if not broker.is_fenced]
+    full = full_disks(wire, in_service, _DISK_SECONDS)
     return [
-        BrokerView(broker.broker_id, _address(broker.host, broker.port), broker.rack, broker.is_fenced)
-        for broker in sorted(described.brokers, key=lambda each: each.broker_id)
+        BrokerView(
+            broker.broker_id,
+            _address(broker.host, broker.port),
+            broker.rack,
+            broker.is_fenced,
+            broker.broker_id in full,
+        )
+        for broker in brokers
     ]
 
 
@@ -107,10 +119,17 @@ def _partitions(wire: Wire) -> list[PartitionView]:
             tuple(each.replica_nodes),
             tuple(each.isr_nodes),
             least.get(topic.name or "", 1),
+            tuple(each.offline_replicas),
         )
         for topic in topics
         for each in sorted(topic.partitions, key=lambda each: each.partition_index)
     ]
+
+
+def _state(broker: BrokerView) -> str:
+    if broker.fenced:
+        return "fenced"
+    return "full" if broker.full else "alive"
 
 
 def _address(host: str, port: int) -> str:
@@ -143,7 +162,7 @@ def _document(described: DescribeClusterResponse, health: ClusterHealth) -> dict
                 "id": broker.id,
                 "address": broker.address,
                 "rack": broker.rack,
-                "state": "fenced" if broker.fenced else "alive",
+                "state": _state(broker),
                 "leads": health.leads(broker.id),
                 "replicas": health.replicas(broker.id),
             }
@@ -173,7 +192,7 @@ def _show(described: DescribeClusterResponse, health: ClusterHealth) -> None:
     rows = [
         [
             str(broker.id),
-            "fenced" if broker.fenced else "alive",
+            _state(broker),
             broker.address,
             broker.rack or "-",
             count_text(health.leads(broker.id)),

@@ -23,6 +23,8 @@ class BrokerView(NamedTuple):
     address: str
     rack: str | None
     fenced: bool
+    full: bool = False
+    """Its disk is full: it takes no records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class PartitionView:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     min_isr: int = 1
+    offline: tuple[int, ...] = ()
+    """Replicas that are away or have no sound log."""
 
     @property
     def trouble(self) -> str | None:
@@ -65,6 +69,17 @@ class ClusterHealth:
         return [broker.id for broker in self.brokers if broker.fenced]
 
     @property
+    def full(self) -> list[int]:
+        return [broker.id for broker in self.brokers if broker.full]
+
+    @property
+    def failed(self) -> dict[int, int]:
+        """How many replicas without a sound log each broker has, of those that are in service."""
+        there = [broker.id for broker in self.brokers if not broker.fenced]
+        counts = {node: sum(node in each.offline for each in self.partitions) for node in there}
+        return {node: count for node, count in counts.items() if count}
+
+    @property
     def troubled(self) -> list[PartitionView]:
         """The worst first."""
         found = [each for each in self.partitions if each.trouble is not None]
@@ -75,7 +90,7 @@ class ClusterHealth:
 
     @property
     def healthy(self) -> bool:
-        return not (self.missing or self.fenced or self.troubled)
+        return not (self.missing or self.fenced or self.full or self.failed or self.troubled)
 
     def leads(self, broker: int) -> int:
         return sum(each.leader == broker for each in self.partitions)
@@ -104,7 +119,17 @@ class ClusterHealth:
             "look into its log, and whether it reaches the controller's address for brokers."
             for node in self.fenced
         ]
-        if self.troubled and not (self.missing or self.fenced):
+        lines += [
+            f"Broker {node} takes no records, as its disk is full: delete a topic (`ottla topic delete`), "
+            "lower a retention (`ottla topic alter`) or enlarge the disk."
+            for node in self.full
+        ]
+        lines += [
+            f"Broker {node} has {_count(count, 'replica')} without a sound log: look into its log, and start "
+            "it again when its disk is in order."
+            for node, count in self.failed.items()
+        ]
+        if self.troubled and not (self.missing or self.fenced or self.full or self.failed):
             behind = sorted({node for each in self.troubled for node in set(each.replicas) - set(each.isr)})
             lines.append(
                 f"All brokers are there; replicas on broker {', '.join(map(str, behind))} are not in sync. "

@@ -44,6 +44,22 @@ def log_states(wire: Wire, topic: MetadataResponseTopic) -> LogStates:
     return found
 
 
+def full_disks(wire: Wire, nodes: Iterable[int], timeout: float) -> set[int]:
+    """Those of these brokers that take no records for lack of space. One that cannot be asked in `timeout`
+    seconds, or that is no Ottla, is left out."""
+    found = set()
+    for node in nodes:
+        try:
+            response: DescribeLogStateResponse = wire.call(
+                DescribeLogStateRequest(), node=node, timeout=timeout
+            )
+        except (BrokerUnreachable, UnsupportedByBroker):
+            continue
+        if response.refuses_writes:
+            found.add(node)
+    return found
+
+
 def compact_logs(wire: Wire, topic: MetadataResponseTopic) -> None:
     """Have all partitions of the topic compacted as soon as may be. ApiError when one refuses.
 

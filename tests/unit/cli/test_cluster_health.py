@@ -70,3 +70,21 @@ def test_the_most_urgent_trouble_comes_first() -> None:
 def test_replicas_that_lag_while_all_brokers_are_there_are_named() -> None:
     (advice,) = ClusterHealth(brokers(1, 2, 3), [partition(1, (1, 2))]).advice()
     assert "replicas on broker 3 are not in sync" in advice
+
+
+def test_full_disks_and_failed_logs_are_named_with_what_to_do() -> None:
+    full = [BrokerView(node, f"h:{node}", None, False, full=node == 2) for node in (1, 2, 3)]
+    (advice,) = ClusterHealth(full, [partition(1, (1, 3))]).advice()
+    assert advice.startswith("Broker 2 takes no records, as its disk is full")
+    failed = [PartitionView("t", 0, 1, (1, 2, 3), (1, 2), 2, offline=(3,))]
+    health = ClusterHealth(brokers(1, 2, 3), failed)
+    assert health.failed == {3: 1}
+    (advice,) = health.advice()
+    assert advice.startswith("Broker 3 has 1 replica without a sound log")
+    assert ClusterHealth(brokers(1, 2, 3, fenced=(3,)), failed).failed == {}
+
+
+def test_a_cluster_in_which_all_disks_are_full_is_not_healthy() -> None:
+    full = [BrokerView(node, f"h:{node}", None, False, full=True) for node in (1, 2, 3)]
+    health = ClusterHealth(full, [partition(1, (1, 2, 3))])
+    assert not health.healthy and len(health.advice()) == 3
