@@ -22,7 +22,7 @@ from ottla.broker.producing import (
     leader,
     refusal,
 )
-from ottla.broker.transaction_verification import Place, of_producer
+from ottla.broker.transaction_verification import MOST_VERIFICATIONS, Place, of_producer
 from ottla.protocol.batches import read_header
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
@@ -97,6 +97,15 @@ async def append_late(
     left = deque(late)
     try:
         refused = await _refused_by_coordinator(broker, request, context, late)
+        for _ in range(MOST_VERIFICATIONS):
+            again = [
+                one
+                for one in late
+                if (one.topic, one.index) not in refused and _is_to_be_verified_again(broker, context, one)
+            ]
+            if not again:
+                break
+            refused.update(await _refused_by_coordinator(broker, request, context, again))
         while left:
             one = left[0]
             error = refused.get((one.topic, one.index))
@@ -115,6 +124,23 @@ async def append_late(
     for topic in response.responses:
         topic.partition_responses = [answers.get(id(place), place) for place in topic.partition_responses]
     return True
+
+
+def _is_to_be_verified_again(broker: RecordWriting, context: RequestContext, one: Late) -> bool:
+    """Whether the answer of the coordinator says nothing any more, since a marker came meanwhile.
+
+    With replicas and markers of several leaders that is usual: the marker of the transaction before.
+    """
+    if one.asks_for is None:
+        return False
+    try:
+        partition = broker.replicas.leader(one.topic, one.index)
+        guard, one.asks_for = begin_verification(broker, partition, one.records, context)
+    except ApiError:
+        return False  # the append is refused for the same reason
+    is_another = guard is not one.verification
+    one.verification = guard
+    return is_another and one.asks_for is not None
 
 
 async def _refused_by_coordinator(

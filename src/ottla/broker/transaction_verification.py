@@ -47,6 +47,9 @@ VERIFICATION = "verification"
 """The connections that questions go by."""
 _PRODUCE_ABORTABLE_SINCE, _PRODUCE_ADDS_SINCE = 11, 12
 _COMMIT_ABORTABLE_SINCE, _COMMIT_ADDS_SINCE = 4, 5
+MOST_VERIFICATIONS = 5
+"""So often records are verified again because a marker came meanwhile, which ends a verification. It is that
+of the transaction before, as a rule."""
 _TIMEOUT_SECONDS = 10.0
 _RETRY_PAUSE_SECONDS = 0.02
 _RETRY_SECONDS = 0.1

@@ -194,18 +194,25 @@ public class Transactions {
         String topic = topic(), id = name("tx");
         try (KafkaProducer<byte[], byte[]> producer = producer(id, 60_000)) {
             int before = described(id).producerEpoch();
-            for (int i = 0; i < 5; i++) {
+            for (int i = 0; i < 20; i++) {
                 producer.beginTransaction();
-                send(producer, topic, "r" + i);
+                send(producer, topic, "a" + i);
+                send(producer, topic, "b" + i);
                 producer.commitTransaction();
             }
             int raised = described(id).producerEpoch() - before;
             boolean isSecond = !org.apache.kafka.common.utils.AppInfoParser.getVersion().startsWith("3.");
-            if (raised != (isSecond ? 5 : 0)) {
-                throw new AssertionError("five transactions raised the epoch by " + raised);
+            if (raised != (isSecond ? 20 : 0)) {
+                throw new AssertionError("twenty transactions raised the epoch by " + raised);
             }
         }
-        expect(topic, "read_committed", "r0", "r1", "r2", "r3", "r4");
+        String[] expected = new String[40];
+        for (int i = 0; i < 20; i++) {
+            expected[i] = "a" + i;
+            expected[20 + i] = "b" + i;
+        }
+        Arrays.sort(expected);
+        expect(topic, "read_committed", expected);
     }
 
     static void timeout() throws Exception {
@@ -278,8 +285,21 @@ public class Transactions {
         producer.send(new ProducerRecord<>(topic, partition, null, bytes(text)));
     }
 
-    /** What a reader finds in the whole topic, in any order. */
+    /** A commit is answered before readers see it, so they may have to look again. */
     static void expect(String topic, String isolation, String... expected) throws Exception {
+        long end = System.currentTimeMillis() + DEADLINE_MS;
+        List<String> found = read(topic, isolation);
+        while (found.size() < expected.length && System.currentTimeMillis() < end) {
+            Thread.sleep(20);
+            found = read(topic, isolation);
+        }
+        if (!found.equals(List.of(expected))) {
+            throw new AssertionError(isolation + " finds " + found);
+        }
+    }
+
+    /** What a reader finds in the whole topic, sorted. */
+    static List<String> read(String topic, String isolation) throws Exception {
         List<String> found = new ArrayList<>();
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(consuming(isolation))) {
             List<TopicPartition> partitions = new ArrayList<>();
@@ -297,9 +317,7 @@ public class Transactions {
             });
         }
         Collections.sort(found);
-        if (!found.equals(List.of(expected))) {
-            throw new AssertionError(isolation + " finds " + found);
-        }
+        return found;
     }
 
     static String topic() throws Exception {

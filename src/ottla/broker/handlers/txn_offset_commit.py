@@ -19,7 +19,12 @@ from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import run_all
 from ottla.broker.ports import GroupAccess, ImageAccess, SlicedWork, VerificationAccess
 from ottla.broker.request_scheduler import Steps
-from ottla.broker.transaction_verification import of_committer
+from ottla.broker.transaction_verification import (
+    MOST_VERIFICATIONS,
+    Abilities,
+    Verification,
+    of_committer,
+)
 from ottla.completion import Completion
 from ottla.coordinator.group import NewOffset, OffsetCommit
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
@@ -54,16 +59,22 @@ def txn_offset_commit(
     try:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        partition = broker.groups.partition(request.group_id)
-        verification = broker.verification.begin(
-            partition, request.producer_id, request.producer_epoch, NO_SEQUENCE, client
-        )
+        verification = _verification(broker, request, client)
     except ApiError as error:
         return _refused(portions, error.code, context, response)
     producer = TransactionalProducer(request.producer_id, request.producer_epoch, verification.guard)
     if verification.is_open:
         return _commit_when_verified(broker, request, context, response, portions, producer)
     return (yield from _commit(broker, request, context, response, portions, producer))
+
+
+def _verification(
+    broker: TransactionalOffsets, request: TxnOffsetCommitRequest, client: Abilities
+) -> Verification:
+    partition = broker.groups.partition(request.group_id)
+    return broker.verification.begin(
+        partition, request.producer_id, request.producer_epoch, NO_SEQUENCE, client
+    )
 
 
 def _sorted(
@@ -105,15 +116,22 @@ async def _commit_when_verified(
     producer: TransactionalProducer,
 ) -> _Answer:
     place = OFFSETS_TOPIC, broker.groups.partition_of(request.group_id)
-    errors = await broker.verification.errors(
-        request.transactional_id,
-        request.producer_id,
-        request.producer_epoch,
-        [place],
-        of_committer(context.version),
-    )
-    if place in errors:
-        return _refused(portions, errors[place], context, response)
+    client = of_committer(context.version)
+    for _ in range(MOST_VERIFICATIONS):
+        errors = await broker.verification.errors(
+            request.transactional_id, request.producer_id, request.producer_epoch, [place], client
+        )
+        if place in errors:
+            return _refused(portions, errors[place], context, response)
+        try:
+            renewed = _verification(broker, request, client)
+        except ApiError as error:
+            return _refused(portions, error.code, context, response)
+        if renewed.guard is producer.verification:
+            break
+        producer = producer._replace(verification=renewed.guard)  # a marker came meanwhile
+        if not renewed.is_open:
+            break
     steps = _commit(broker, request, context, response, portions, producer)
     return await broker.in_slices(steps, context)
 
