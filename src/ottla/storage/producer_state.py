@@ -344,6 +344,8 @@ class ProducerStates:
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset that readers of committed data may not see yet, None when all is decided."""
+        if not self._open and not self._finished:
+            return None
         if self._finished:
             self.forget_replicated(high_watermark)
         first = next(iter(self._open.values()), None)
