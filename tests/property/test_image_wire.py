@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.cluster.disk_states import HEALTHY, DiskReport
 from ottla.cluster.image import (
     BrokerNode,
     ClusterImage,
@@ -21,6 +23,7 @@ from ottla.cluster.image import (
 )
 from ottla.cluster.image_wire import BadImage, News, news_from, nothing_new, response_of
 from ottla.protocol import codec
+from ottla.protocol.apis import APIS
 from ottla.protocol.messages.fetch_image import FetchImageResponse, ImagePartition, ImageTopic
 from property.test_image import histories
 
@@ -36,11 +39,14 @@ def finished(steps: Generator[None, None, T]) -> T:
             return result
 
 
-def sent(news: News, known: int) -> News | None:
+NEWEST = APIS[FetchImageResponse.api_key].max_version
+
+
+def sent(news: News, known: int, version: int = NEWEST) -> News | None:
     """What a broker with image `known` gets of `news`, over the wire."""
-    parts = codec.encode(finished(response_of(news)), 0)
+    parts = codec.encode(finished(response_of(news)), version)
     frame = memoryview(b"".join(parts))
-    return finished(news_from(codec.decode(FetchImageResponse, 0, frame), known))
+    return finished(news_from(codec.decode(FetchImageResponse, version, frame), known))
 
 
 @given(histories())
@@ -104,6 +110,13 @@ numbers = st.lists(st.integers(0, 5), max_size=3).map(tuple)
             ),
             max_size=2,
         ).map(tuple),
+        disk=st.builds(
+            DiskReport,
+            st.booleans(),
+            st.frozensets(
+                st.tuples(st.binary(min_size=16, max_size=16), st.integers(0, 2**31 - 1)), max_size=4
+            ),
+        ),
     ),
     st.integers(1, 2**63 - 1),
 )
@@ -123,6 +136,17 @@ def test_every_field_of_brokers_and_partitions_arrives(
     assert isinstance(arrived, ClusterImage)
     first, second = arrived.topics["t"].partitions
     assert first is second  # Metadata looks at each state once
+
+
+def test_a_broker_of_an_earlier_version_gets_the_image_without_disks() -> None:
+    disk = DiskReport(True, frozenset({(b"t" * 16, 0)}))
+    brokers = {1: BrokerNode(1, "h", 9092, epoch=5, disk=disk)}
+    image = ClusterImage.of(
+        version=9, cluster_id="c", controller_id=1, brokers=brokers, topics={}, configs={}
+    )
+    arrived = sent(image, 0, version=0)
+    assert isinstance(arrived, ClusterImage)
+    assert arrived.brokers == {1: replace(brokers[1], disk=HEALTHY)}
 
 
 def test_nothing_new_is_no_news() -> None:

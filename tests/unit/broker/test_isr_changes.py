@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ottla.broker.isr_changes import IsrChanges
+from ottla.cluster.disk_states import DiskReport
 from ottla.cluster.image import BrokerNode, ClusterImage
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.alter_partition import (
@@ -285,14 +287,16 @@ def test_a_fetch_under_a_former_broker_epoch_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("broker_id", "epoch", "may_join"),
-    [(3, 30, True), (3, 31, False), (2, 20, False), (7, 70, False)],
-    ids=["registered", "newer than the image", "fenced", "unknown"],
+    [(3, 30, True), (3, 31, False), (2, 20, False), (7, 70, False), (4, 40, False)],
+    ids=["registered", "newer than the image", "fenced", "unknown", "impaired"],
 )
 def test_only_brokers_that_the_image_has_in_service_may_join(
     broker_id: int, epoch: int, may_join: bool
 ) -> None:
     broker = Broker(isr=(1, 2))
-    broker.image = broker.image_of(EPOCHS, fenced=(2,))
+    image = broker.image_of(EPOCHS, fenced=(2,))
+    impaired = BrokerNode(4, "h", 1, epoch=40, disk=DiskReport(impaired=True))
+    broker.image = replace(image, brokers={**image.brokers, 4: impaired})
     assert broker.changes.fetch_of(broker_id, epoch).may_join is may_join
 
 
