@@ -69,6 +69,11 @@ class ClientView:
         controller = self.image.controller_id
         return controller if controller in self.reachable else next(iter(self.reachable), -1)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether any replica has no sound log."""
+        return bool(self._failed)
+
     def failed_at(self, topic_id: bytes, index: int) -> frozenset[int]:
         """The brokers whose replica of a partition has no sound log."""
         return self._failed.get((topic_id, index), NOBODY)

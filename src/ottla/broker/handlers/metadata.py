@@ -298,12 +298,14 @@ def _refused(topics: Sequence[MetadataRequestTopic]) -> MetadataResponse:
 def _topic(topic: TopicImage, cluster: ClientView) -> MetadataResponseTopic:
     partitions = []
     # Partitions in the same state share the object, and all but a few are: look at each state once.
-    views: dict[tuple[int, frozenset[int]], PartitionView] = {}
+    views: dict[int, PartitionView] = {}
     for index, state in enumerate(topic.partitions):
-        key = id(state), cluster.failed_at(topic.id, index)
-        view = views.get(key)
+        if cluster.has_failed and (failed := cluster.failed_at(topic.id, index)):
+            view: PartitionView | None = cluster.partition(state, failed)
+        else:
+            view = views.get(id(state))
         if view is None:
-            view = views[key] = cluster.partition(state, key[1])
+            view = views[id(state)] = cluster.partition(state)
         error, leader, replicas, isr, offline = view
         partitions.append(
             MetadataResponsePartition(
