@@ -20,7 +20,8 @@ def broker_news(broker_id: int, old: BrokerNode | None, new: BrokerNode | None) 
     if new is None:
         return f"broker {broker_id} left"
     if old is None or old.epoch != new.epoch:
-        return f"broker {broker_id} joined: {new}"
+        rack = "" if new.rack is None else f", rack {new.rack}"
+        return f"broker {broker_id} joined: {new.host}:{new.port}{rack}, epoch {new.epoch}"
     if old.fenced == new.fenced:
         if old.disk == new.disk:
             return f"broker {broker_id} changed: {new}"
