@@ -132,6 +132,8 @@ async def _commit_when_verified(
         producer = producer._replace(verification=renewed.guard)  # a marker came meanwhile
         if not renewed.is_open:
             break
+    else:  # the last guard is not verified: nothing may be written with it
+        return _refused(portions, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, context, response)
     steps = _commit(broker, request, context, response, portions, producer)
     return await broker.in_slices(steps, context)
 
