@@ -150,6 +150,29 @@ def test_a_batch_that_runs_again_joins_with_the_same_version(runs: StageRuns) ->
 
 
 @pytest.mark.slow
+def test_files_of_a_version_that_was_not_noted_do_not_count(
+    runs: StageRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(runs)
+    shop.customer(1, "Ada")
+    shop.click(1)
+    shop.run()
+    shop.customer(1, "Ada L.")
+    shop.click(1)
+
+    def full(self: versions.Notes, query_id: str | None, noted: list[versions.Version]) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(versions.Notes, "write", full)
+        with pytest.raises(StreamingQueryException, match="No space left on device"):
+            shop.run()
+    assert shop.batches == [[(1, "Ada")]], "a batch ran before its version was noted"
+    shop.customer(1, "Ada King")
+    assert shop.run() == [(1, "Ada King")]
+
+
+@pytest.mark.slow
 def test_a_table_whose_files_are_gone_is_loaded_anew(runs: StageRuns) -> None:
     shop = Shop(runs)
     shop.customer(1, "Ada")
