@@ -43,6 +43,9 @@ SETTINGS = {
     "group.consumer.session.timeout.ms": 6000,
     "group.consumer.min.heartbeat.interval.ms": 500,
     "group.consumer.heartbeat.interval.ms": 500,
+    "transaction.state.log.num.partitions": 2,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
     "log.segment.bytes": 1 << 20,
 }
 CLIENT = {
@@ -90,7 +93,8 @@ def under_load(
         load.stop()
         for group in groups:
             group.finish()
-        print(f"sent {load.sent}, acknowledged {[len(each) for each in load.acknowledged.values()]}")
+        for what, counted in (("acknowledged", load.acknowledged), *((g.group, g.read) for g in groups)):
+            print(f"{what}: {[len(counted[each]) for each in range(PARTITIONS)]} of {load.sent}")
     print(f"{load.progress} records, {[group.commits for group in groups]} commits")
     load.check(cluster.bootstrap_servers)
     for group in groups:
