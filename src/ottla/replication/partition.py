@@ -1,7 +1,8 @@
 """A partition on this broker: its log, its place among the replicas, and the requests that wait for it.
 
 The shell around `ReplicaState`: it appends to and reads from the log, tells the state what happened, and
-wakes the purgatory when the high watermark moves. Handlers talk to this object and to nothing below it.
+wakes the purgatory when the high watermark moves. Handlers talk to this object and to nothing below it. What
+readers ask is in `partition_reading`.
 
 Consumers and producers wait for the partition itself: its high watermark, or the end of its leadership.
 Followers wait for `log_end`, because they read what is not committed yet. A producer waits in the leader
@@ -21,20 +22,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Iterator
-from enum import IntEnum
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
 
 from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.replication.partition_reading import PartitionReading
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import Assignment, ReplicaState
 from ottla.replication.slow_disk import LARGE_WRITE, SLOW_SECONDS, SlowDisk
-from ottla.storage.log import AppendInfo, FileSlice, Log
+from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import FOREVER, LogConfig
-from ottla.storage.producer_snapshot import ProducerState
-from ottla.storage.results import OffsetAndTime
-from ottla.storage.time_search import TimeSearch
-from ottla.storage.transaction_index import AbortedTransaction
 from ottla.storage.validation import Validated
 from ottla.storage.verification import VerificationGuard
 
@@ -50,35 +46,7 @@ def never() -> bool:
     return False
 
 
-class Isolation(IntEnum):
-    """Up to where a reader sees the log."""
-
-    LOG_END = 0
-    """All of it, as followers do."""
-    HIGH_WATERMARK = 1
-    """What every in-sync replica has."""
-    LAST_STABLE_OFFSET = 2
-    """What belongs to no open transaction, besides."""
-
-
-_LOG_END, _HIGH_WATERMARK, _LAST_STABLE_OFFSET = Isolation
-
-
-class PartitionRead(NamedTuple):
-    """What a fetch learns: a slice of a file, not bytes, and where the partition stands."""
-
-    records: FileSlice | None
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    aborted: list[AbortedTransaction]
-    """Among the records, for a reader of committed ones."""
-
-
-_NONE_ABORTED: list[AbortedTransaction] = []
-
-
-class Partition:
+class Partition(PartitionReading):
     __slots__ = (
         "_closed",
         "_disk",
@@ -91,12 +59,7 @@ class Partition:
         "_purgatory",
         "_turn",
         "_write_in_thread",
-        "index",
-        "log",
         "log_end",
-        "state",
-        "topic",
-        "topic_id",
     )
 
     def __init__(
@@ -114,11 +77,7 @@ class Partition:
         is_fenced: IsFenced = never,
         may_be_deposed: IsFenced = never,
     ) -> None:
-        self.topic = topic
-        self.index = index
-        self.topic_id = topic_id
-        self.log = log
-        self.state = state
+        super().__init__(topic, index, topic_id, log, state)
         self.log_end = object()
         """What followers wait for in the purgatory."""
         self._purgatory = purgatory
@@ -135,73 +94,6 @@ class Partition:
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index} epoch {self.state.leader_epoch}>"
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.state.leader_epoch
-
-    @property
-    def high_watermark(self) -> int:
-        return self.state.high_watermark
-
-    @property
-    def log_start_offset(self) -> int:
-        return self.log.log_start_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last record in the log, visible or not."""
-        return self.log.end_offset
-
-    @property
-    def size(self) -> int:
-        """Bytes of its log."""
-        return self.log.size
-
-    @property
-    def segment_count(self) -> int:
-        return self.log.segment_count
-
-    @property
-    def config(self) -> LogConfig:
-        """The settings of its topic."""
-        return self.log.config
-
-    @property
-    def producers(self) -> list[ProducerState]:
-        """The idempotent and transactional producers that it remembers."""
-        return self.log.producers.active
-
-    @property
-    def latest_epoch(self) -> int:
-        """The leader epoch of the last record."""
-        return self.log.leader_epochs.latest
-
-    @property
-    def epoch_at_log_start(self) -> int:
-        """The leader epoch of the first record."""
-        return self.log.leader_epochs.epoch_for(self.log.log_start_offset)
-
-    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """The largest epoch up to `leader_epoch` in the log, and the offset behind its last record."""
-        return self.log.leader_epochs.end_offset_for(leader_epoch, self.log.end_offset)
-
-    def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Where the log of a reader parted from this one: an epoch and its end here. None when it did not.
-
-        OFFSET_OUT_OF_RANGE when the epoch is newer than that of every record here.
-        """
-        epoch, end = self.end_of_epoch(last_fetched_epoch)
-        if epoch < 0:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic}-{self.index} has no record of leader epoch {last_fetched_epoch}",
-            )
-        return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
-
-    @property
-    def last_stable_offset(self) -> int:
-        return self.log.last_stable_offset(self.state.high_watermark)
 
     # -- following (see `following`) ----------------------------------------------------------------------
 
@@ -529,68 +421,3 @@ class Partition:
         self.state.appended(max(self.state.local_end, self.log.recovery_point))
         self._purgatory.notify(self)  # acks=1 waits for the flush alone
         self._count()
-
-    # -- reading ------------------------------------------------------------------------------------------
-
-    def read(
-        self, offset: int, max_bytes: int, isolation: Isolation, at_least_one: bool, *, wait: bool = True
-    ) -> PartitionRead:
-        """What a reader may see from `offset` on.
-
-        OFFSET_OUT_OF_RANGE outside of the log. NotInMemory when the disk would have to be waited for and
-        `wait` is False.
-        """
-        log = self.log
-        high_watermark = self.state.high_watermark
-        stable = log.last_stable_offset(high_watermark)
-        if isolation is _HIGH_WATERMARK:
-            limit = high_watermark
-        else:
-            limit = stable if isolation is _LAST_STABLE_OFFSET else log.end_offset
-        records = log.read(offset, max_bytes, limit, at_least_one, wait=wait)
-        aborted = _NONE_ABORTED
-        if isolation is _LAST_STABLE_OFFSET and records is not None:
-            aborted = log.aborted_in(offset, records)
-        return PartitionRead(records, high_watermark, stable, log.log_start_offset, aborted)
-
-    def end_for(self, isolation: Isolation) -> int:
-        """The offset behind the last record that such a reader may see."""
-        if isolation is _LOG_END:
-            return self.log.end_offset
-        return self.high_watermark if isolation is _HIGH_WATERMARK else self.last_stable_offset
-
-    @property
-    def knows_high_watermark(self) -> bool:
-        """False of a new leader whose followers have not reported: what was committed may reach further."""
-        state = self.state
-        return not state.has_followers or state.high_watermark >= state.epoch_start
-
-    def searches_since(self, timestamp: int) -> Iterator[TimeSearch | None]:
-        """Where to look for the first record with at least that timestamp; see `Log.searches_since`."""
-        return self.log.searches_since(timestamp)
-
-    def searches_newest(self) -> Iterator[TimeSearch | None]:
-        """Where to look for the record with the largest timestamp."""
-        return self.log.searches_newest()
-
-    def run_search(
-        self,
-        search: TimeSearch,
-        *,
-        pause: Callable[[], object] | None = None,
-        only_small: bool = False,
-        is_late: Callable[[], bool] | None = None,
-    ) -> OffsetAndTime | None:
-        """Look in one place; see `Log.run_search`."""
-        return self.log.run_search(search, pause=pause, only_small=only_small, is_late=is_late)
-
-    def delete_records_before(self, offset: int) -> int:
-        """Move the log start up; -1 stands for the high watermark. Returns the new log start."""
-        target = self.state.high_watermark if offset == -1 else offset
-        if not 0 <= target <= self.state.high_watermark:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {target} is above the high watermark {self.state.high_watermark}",
-            )
-        self.log.delete_records_before(target)
-        return self.log.log_start_offset

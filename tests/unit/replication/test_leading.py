@@ -17,7 +17,8 @@ from ottla.replication.leading import (
     isr_due,
     isr_refused,
 )
-from ottla.replication.partition import Isolation, Partition
+from ottla.replication.partition import Partition
+from ottla.replication.partition_reading import Isolation
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
 from ottla.testing.simulation.virtual_time import VirtualTime

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.replication.partition import Isolation, Partition
+from ottla.replication.partition import Partition
+from ottla.replication.partition_reading import Isolation
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
 from ottla.storage.verification import UNCHECKED

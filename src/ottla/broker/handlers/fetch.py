@@ -53,7 +53,8 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.replication.follower_progress import FollowerFetch
 from ottla.replication.leading import check_follower, follower_fetched, is_idle
-from ottla.replication.partition import Isolation, Partition
+from ottla.replication.partition import Partition
+from ottla.replication.partition_reading import Isolation
 from ottla.storage.results import NotInMemory
 from ottla.storage.transaction_index import AbortedTransaction
 

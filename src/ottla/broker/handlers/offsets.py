@@ -38,7 +38,8 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from ottla.replication.partition import Isolation, Partition
+from ottla.replication.partition import Partition
+from ottla.replication.partition_reading import Isolation
 
 LATEST = -1
 EARLIEST = -2
