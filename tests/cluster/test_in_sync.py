@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from cluster.brokers import Cluster, until
@@ -69,6 +70,21 @@ async def started(cluster: Cluster) -> None:
     await until(lambda: len(replicas_of(cluster, "t")) == 3)
 
 
+async def stop_fetching(cluster: Cluster, broker_id: int) -> Callable[[], Awaitable[None]]:
+    """A follower that lives and fetches nothing, whatever images and chores say. The result ends that."""
+    broker = cluster.brokers[broker_id]
+    fetching = broker.fetching
+    place = fetching._place
+    fetching._place = lambda topic, index, state: None  # type: ignore[method-assign]
+    await fetching.stop()
+
+    async def resume() -> None:
+        fetching._place = place  # type: ignore[method-assign]
+        await fetching.place_missing(broker.image)
+
+    return resume
+
+
 async def test_a_follower_that_does_not_fetch_leaves_and_returns_when_it_has_caught_up(
     tmp_path: Path,
 ) -> None:
@@ -77,11 +93,11 @@ async def test_a_follower_that_does_not_fetch_leaves_and_returns_when_it_has_cau
         await started(cluster)
         await produce(cluster, "t", [b"x"] * 10)
         silent = follower_away_from_the_controller(cluster)
-        await cluster.brokers[silent].fetching.stop()
+        resume = await stop_fetching(cluster, silent)
         await produce(cluster, "t", [b"y"] * 10)
         await until(lambda: isr_of(cluster) == {1, 2, 3} - {silent})
         assert led(cluster).high_watermark == 20
-        await cluster.brokers[silent].fetching.place_missing(cluster.brokers[silent].image)
+        await resume()
         await until(lambda: isr_of(cluster) == {1, 2, 3})
         await until(lambda: are_equal(cluster, "t"))
 
@@ -119,12 +135,12 @@ async def test_producers_are_refused_while_too_few_replicas_are_in_sync(tmp_path
         assert await produce_once(cluster) is ErrorCode.NONE
         await require_in_sync(cluster, 3)
         silent = follower_away_from_the_controller(cluster)
-        await cluster.brokers[silent].fetching.stop()
+        resume = await stop_fetching(cluster, silent)
         assert await produce_once(cluster) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         assert await produce_once(cluster) is ErrorCode.NOT_ENOUGH_REPLICAS
         assert await produce_once(cluster, acks=1) is ErrorCode.NONE
         assert (led(cluster).high_watermark, led(cluster).end_offset) == (1, 3), "nothing more is committed"
-        await cluster.brokers[silent].fetching.place_missing(cluster.brokers[silent].image)
+        await resume()
         await until(lambda: led(cluster).high_watermark == 3)
         assert await produce_once(cluster) is ErrorCode.NONE
 
