@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import ottla.testing
+from ottla.cluster.image import BrokerNode
 from ottla.protocol.errors import ErrorCode, error_of
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -237,9 +239,18 @@ class Session:
 
     def __init__(self, leader: Leader, partitions: int) -> None:
         self.leader = leader
+        leader.on_loop(self._show_follower)
         request = leader.fetch_request(0, partitions=partitions, session=(0, 0))
         self.id = leader.brokers.call(request, version=17).session_id
         self.epoch = 0
+
+    def _show_follower(self) -> None:
+        """Only brokers that the image has get sessions that clients cannot take."""
+        broker = self.leader.broker.broker
+        assert broker is not None
+        image = broker.follower.image
+        node = BrokerNode(2, "localhost", 9092, epoch=FOLLOWER_EPOCH)
+        broker.follower.image = replace(image, brokers={**image.brokers, 2: node})
 
     def fetch(self, offset: int | None, max_wait_ms: int = 0) -> list[PartitionData]:
         """What is new, with another offset for partition 0 unless that is None."""
