@@ -156,7 +156,7 @@ def _fetch(
     broker: RecordReading, request: FetchRequest, context: RequestContext, wanted: list[Wanted]
 ) -> _Answer:
     by_id = context.version >= _BY_ID
-    now_ms = broker.clock.now_ms()
+    now_ms = int(broker.clock.monotonic() * 1000)  # the wall clock may be set back
     session: FetchSession | None = None
     incremental = False
     if context.version >= 7:
