@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from ottla.broker.peers import Peers
+from ottla.broker.portions import in_portions
 from ottla.cluster.image import NO_LEADER, ClusterImage
 from ottla.completion import Completion
 from ottla.coordinator.transactions.endings import MarkersDue
@@ -43,6 +44,8 @@ MARKERS = "markers"
 """The connections that markers are sent by."""
 _CALL_SECONDS = 30.0
 _TRANSACTIONS_AT_A_TIME = 500
+_HERE_AT_A_TIME = 20
+"""Partitions led here that get their markers before other work of the event loop is done."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 WriteMarkers = Callable[
@@ -148,6 +151,20 @@ class TransactionMarkers:
     # -- sending ------------------------------------------------------------------------------------------
 
     def _send_here(self, part: _Part) -> None:
+        if len(part.partitions) <= _HERE_AT_A_TIME:
+            self._write(part)
+        else:
+            self._start(self._write_in_portions(part))
+
+    async def _write_in_portions(self, part: _Part) -> None:
+        """Markers of many partitions, with other work of the event loop in between."""
+        for some in in_portions(part.partitions, _HERE_AT_A_TIME):
+            if self._stopped or not part.due.is_wanted:
+                return
+            self._write(part._replace(partitions=list(some)))
+            await asyncio.sleep(0)
+
+    def _write(self, part: _Part) -> None:
         parts = [part]
         try:
             response = self._write_here(_request(parts))

@@ -155,6 +155,32 @@ def test_each_leader_gets_the_markers_of_its_partitions() -> None:
     run(test())
 
 
+def test_markers_of_many_partitions_here_leave_time_for_other_work() -> None:
+    async def test() -> None:
+        world = World([HERE] * 500)
+        due = world.due(*range(500))
+        world.sender.send(due)
+        others = 0
+        async with asyncio.timeout(DEADLINE):
+            while due.remaining:
+                others += 1
+                await asyncio.sleep(0)
+        await world.sender.stop()
+        assert others >= 20
+        assert world.done == ["tx-7"]
+        written = [index for _, request in world.requests for index in _indexes(request)]
+        assert sorted(written) == list(range(500))
+        assert max(len(_indexes(request)) for _, request in world.requests) <= 25
+
+    run(test())
+
+
+def _indexes(request: WriteTxnMarkersRequest) -> list[int]:
+    return [
+        index for marker in request.markers for topic in marker.topics for index in topic.partition_indexes
+    ]
+
+
 def test_transactions_that_end_while_a_request_is_under_way_share_the_next_one() -> None:
     async def test() -> None:
         world = World([THERE])

@@ -35,6 +35,7 @@ _STATES: dict[str, TransactionState | None] = {
 """The names that a filter may contain. The last one is a state of Kafka that is never seen here."""
 _AT_A_TIME = 500
 _MATCHED_AT_A_TIME = 20
+_DESCRIBED_AT_A_TIME = 100
 
 
 class TransactionDescription(Time, TransactionAccess, Protocol):
@@ -51,21 +52,28 @@ def describe_transactions(
     def outcomes() -> Iterator[tuple[Completion[Any], Callable[[ApiError], Any]]]:
         for transactional_id in wanted:
             if transactional_id:
-                yield broker.transactions.describe(transactional_id), lambda error: error
+                yield broker.transactions.describe(transactional_id), _code
             else:
-                yield Completion.failed(ApiError(ErrorCode.INVALID_REQUEST)), lambda error: error
+                yield Completion.failed(ApiError(ErrorCode.INVALID_REQUEST)), _code
 
-    def finish(found: list[Transaction | ApiError]) -> describing.DescribeTransactionsResponse:
-        return describing.DescribeTransactionsResponse(
-            transaction_states=[
-                describing.TransactionState(transactional_id=name, error_code=each.code)
-                if isinstance(each, ApiError)
+    def finish(found: list[Transaction | ErrorCode]) -> Steps[describing.DescribeTransactionsResponse]:
+        response = describing.DescribeTransactionsResponse()
+        for number, (name, each) in enumerate(zip(wanted, found, strict=True), 1):
+            response.transaction_states.append(
+                describing.TransactionState(transactional_id=name, error_code=each)
+                if isinstance(each, ErrorCode)
                 else _described(broker, each)
-                for name, each in zip(wanted, found, strict=True)
-            ]
-        )
+            )
+            if not number % _DESCRIBED_AT_A_TIME:
+                yield
+        return response
 
     return collected(outcomes(), finish)
+
+
+def _code(error: ApiError) -> ErrorCode:
+    """Not the error itself: with its traceback it takes much memory, and there may be 100,000."""
+    return error.code
 
 
 def _described(broker: TransactionDescription, transaction: Transaction) -> describing.TransactionState:

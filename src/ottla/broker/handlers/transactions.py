@@ -11,11 +11,12 @@ answered OPERATION_NOT_ATTEMPTED.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.group_requests import collected, responded
+from ottla.broker.portions import in_portions
 from ottla.broker.ports import Configuration, ImageAccess, TransactionAccess
 from ottla.broker.request_scheduler import Steps
 from ottla.cluster.image import ClusterImage
@@ -44,6 +45,7 @@ from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 _FENCED_SINCE = 2
 _OF_BROKERS_SINCE = 4
 _EPOCH_BUMP_SINCE = 5
+_PAUSE_AFTER = 500
 
 Results = dict[TopicPartition, ErrorCode]
 
@@ -57,24 +59,25 @@ class TransactionRequests(Configuration, ImageAccess, TransactionAccess, Protoco
 
 def add_partitions_to_txn(
     broker: TransactionRequests, request: AddPartitionsToTxnRequest, context: RequestContext
-) -> Any:
+) -> Steps[Any]:
     if context.version >= _OF_BROKERS_SINCE:
-        return _add_for_brokers(broker, request)
-    partitions = _partitions(request.v3_and_below_topics)
+        return (yield from _add_for_brokers(broker, request))
+    partitions = yield from _partitions(request.v3_and_below_topics)
     code_of = _code_before_fenced if context.version < _FENCED_SINCE else _code
 
-    def answered(results: Results) -> AddPartitionsToTxnResponse:
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(results))
+    def answered(results: Results) -> Steps[AddPartitionsToTxnResponse]:
+        topics = yield from _by_topic(results)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
 
-    def refused(error: ApiError) -> AddPartitionsToTxnResponse:
+    def refused(error: ApiError) -> Steps[AddPartitionsToTxnResponse]:
         return answered(dict.fromkeys(partitions, code_of(error)))
 
-    spoiled = _spoiled(broker.image, partitions)
+    spoiled = yield from _spoiled(broker.image, partitions)
     if spoiled is not None:
-        return answered(spoiled)
+        return (yield from answered(spoiled))
     transactional_id = request.v3_and_below_transactional_id
     if not transactional_id:
-        return refused(ApiError(ErrorCode.INVALID_REQUEST))
+        return (yield from refused(ApiError(ErrorCode.INVALID_REQUEST)))
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     return responded(
         broker.transactions.add_partitions_soon(transactional_id, producer, partitions),
@@ -85,61 +88,75 @@ def add_partitions_to_txn(
 
 def _add_for_brokers(broker: TransactionRequests, request: AddPartitionsToTxnRequest) -> Steps[Any]:
     wanted = {each.transactional_id: each for each in request.transactions}
+    outcomes: list[tuple[Completion[Results], Any]] = []
+    for transactional_id, each in wanted.items():
+        partitions = yield from _partitions(each.topics)
+        known = yield from _spoiled(broker.image, partitions)
+        if known is None and not transactional_id:
+            known = dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+        outcome: Completion[Results]
+        if known is None:
+            outcome = broker.transactions.verify_or_add(
+                transactional_id,
+                each.producer_id,
+                each.producer_epoch,
+                partitions,
+                add=not each.verify_only,
+            )
+        else:
+            outcome = Completion()
+            outcome.resolve(known)
+        outcomes.append((outcome, lambda error: {}))
+        yield
 
-    def outcomes() -> Iterator[tuple[Completion[Results], Any]]:
-        for transactional_id, each in wanted.items():
-            partitions = _partitions(each.topics)
-            known = _spoiled(broker.image, partitions)
-            if known is None and not transactional_id:
-                known = dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
-            outcome: Completion[Results]
-            if known is None:
-                outcome = broker.transactions.verify_or_add(
-                    transactional_id,
-                    each.producer_id,
-                    each.producer_epoch,
-                    partitions,
-                    add=not each.verify_only,
-                )
-            else:
-                outcome = Completion()
-                outcome.resolve(known)
-            yield outcome, lambda error: {}
+    def finish(results: list[Results]) -> Steps[AddPartitionsToTxnResponse]:
+        response = AddPartitionsToTxnResponse()
+        for name, result in zip(wanted, results, strict=True):
+            topics = yield from _by_topic(result)
+            response.results_by_transaction.append(
+                AddPartitionsToTxnResult(transactional_id=name, topic_results=topics)
+            )
+        return response
 
-    def finish(results: list[Results]) -> AddPartitionsToTxnResponse:
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=[
-                AddPartitionsToTxnResult(transactional_id=each, topic_results=_by_topic(result))
-                for each, result in zip(wanted, results, strict=True)
-            ]
-        )
-
-    return collected(outcomes(), finish)
+    return (yield from collected(outcomes, finish))
 
 
-def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Steps[list[TopicPartition]]:
     """Each of them once."""
-    return list(dict.fromkeys((topic.name, index) for topic in topics for index in topic.partitions))
+    found: dict[TopicPartition, None] = {}
+    for topic in topics:
+        for some in in_portions(topic.partitions, _PAUSE_AFTER):
+            found.update(dict.fromkeys((topic.name, index) for index in some))
+            yield
+    return list(found)
 
 
-def _spoiled(image: ClusterImage, partitions: Iterable[TopicPartition]) -> Results | None:
+def _spoiled(image: ClusterImage, partitions: Sequence[TopicPartition]) -> Steps[Results | None]:
     """The answers, when some of the partitions do not exist."""
     results = {}
-    for name, index in partitions:
-        topic = image.topics.get(name)
-        exists = topic is not None and 0 <= index < len(topic.partitions)
-        code = ErrorCode.OPERATION_NOT_ATTEMPTED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        results[name, index] = code
-    return results if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in results.values() else None
+    is_spoiled = False
+    for some in in_portions(partitions, _PAUSE_AFTER):
+        for name, index in some:
+            topic = image.topics.get(name)
+            exists = topic is not None and 0 <= index < len(topic.partitions)
+            code = ErrorCode.OPERATION_NOT_ATTEMPTED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results[name, index] = code
+            is_spoiled = is_spoiled or not exists
+        yield
+    return results if is_spoiled else None
 
 
-def _by_topic(results: Results) -> list[AddPartitionsToTxnTopicResult]:
+def _by_topic(results: Results) -> Steps[list[AddPartitionsToTxnTopicResult]]:
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
-    for (name, index), code in results.items():
-        topic = topics.setdefault(name, AddPartitionsToTxnTopicResult(name=name))
+    for number, ((name, index), code) in enumerate(results.items(), 1):
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = AddPartitionsToTxnTopicResult(name=name)
         topic.results_by_partition.append(
             AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
         )
+        if not number % _PAUSE_AFTER:
+            yield
     return list(topics.values())
 
 
