@@ -129,9 +129,11 @@ async def append_late(
 def _is_to_be_verified_again(broker: RecordWriting, context: RequestContext, one: Late) -> bool:
     """Whether the answer of the coordinator says nothing any more, since a marker came meanwhile.
 
-    With replicas and markers of several leaders that is usual: the marker of the transaction before.
+    With replicas and markers of several leaders that is usual: the marker of the transaction before. Where
+    transactions share an epoch, it may as well be that of the batch itself, which is late then and must not
+    become a part of the next one. Such clients wait for the markers before they write.
     """
-    if one.asks_for is None:
+    if one.asks_for is None or not of_producer(context.version).adds:
         return False
     try:
         partition = broker.replicas.leader(one.topic, one.index)

@@ -14,8 +14,11 @@ import pytest
 import ottla.testing
 from ottla.protocol.batches import headers
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -70,12 +73,18 @@ def new_topic(wire: Wire, partitions: int = 1) -> str:
 
 
 def produce(
-    wire: Wire, topic: str, sequence: int, *, version: int = FIRST_PROTOCOL, producer: int = PRODUCER
+    wire: Wire,
+    topic: str,
+    sequence: int,
+    *,
+    version: int = FIRST_PROTOCOL,
+    producer: int = PRODUCER,
+    epoch: int = 0,
 ) -> Any:
     batch = encode_batch(
         [Record(0, 1_000, b"k", b"v", [])],
         producer_id=producer,
-        producer_epoch=0,
+        producer_epoch=epoch,
         base_sequence=sequence,
         transactional=True,
     )
@@ -221,3 +230,64 @@ def test_no_offset_is_taken_that_no_coordinator_has_confirmed(verified: Wire) ->
     refused = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     assert commit(verified, "t", 5) in refused
     assert committed(verified, "t", stable=True) == (-1, ErrorCode.NONE)
+
+
+class MarkerMeanwhile:
+    """The coordinator, and markers that come to the partition while it is asked."""
+
+    def __init__(self, broker: Any, producer_id: int, epoch: int, version: int, markers: int) -> None:
+        self.inner = broker.verification._local
+        self.partition = broker.replicas.leader("t", 0)
+        self.producer_id, self.epoch, self.version, self.markers = producer_id, epoch, version, markers
+        self.asked = 0
+        broker.verification._local = self
+
+    def verify_or_add(self, *question: Any) -> Any:
+        self.asked += 1
+        if self.asked <= self.markers:
+            self.partition.append_marker(
+                self.producer_id,
+                self.epoch,
+                commit=True,
+                coordinator_epoch=0,
+                transaction_version=self.version,
+            )
+        return self.inner.verify_or_add(*question)
+
+
+def initialized(wire: Wire) -> int:
+    """The producer of the transactional id."""
+    wire.call(FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 4)
+    request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
+    return int(wire.call(request, 5).producer_id)
+
+
+def test_a_marker_of_the_transaction_before_does_not_refuse_the_next_one() -> None:
+    """The first batch comes while markers are still written, or are sent again: it is verified once more."""
+    with ottla.testing.broker(topics={"t": 1}) as broker, Wire(broker.bootstrap_servers) as wire:
+        producer_id = initialized(wire)
+        first = produce(wire, "t", 0, version=SECOND_PROTOCOL, producer=producer_id)
+        assert first.error_code == ErrorCode.NONE
+        ending = EndTxnRequest(transactional_id="tx", producer_id=producer_id, committed=True)
+        assert wire.call(ending, 5).producer_epoch == 1
+        between = MarkerMeanwhile(broker.broker, producer_id, 1, version=2, markers=2)
+        second = produce(wire, "t", 0, version=SECOND_PROTOCOL, producer=producer_id, epoch=1)
+        assert second.error_code == ErrorCode.NONE
+        assert between.asked == 3
+
+
+def test_a_late_batch_of_the_first_protocol_does_not_get_into_the_next_transaction() -> None:
+    """Its transaction ends while the coordinator is asked, and the next one has the same partition."""
+    with ottla.testing.broker(topics={"t": 1}) as broker, Wire(broker.bootstrap_servers) as wire:
+        producer_id = initialized(wire)
+        adding = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="tx",
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
+        )
+        (added,) = wire.call(adding, 3).results_by_topic_v3_and_below
+        assert added.results_by_partition[0].partition_error_code == ErrorCode.NONE
+        between = MarkerMeanwhile(broker.broker, producer_id, 0, version=0, markers=1)
+        late = produce(wire, "t", 0, producer=producer_id)
+        assert late.error_code == ErrorCode.INVALID_TXN_STATE
+        assert between.asked == 1
