@@ -260,6 +260,27 @@ def test_transactional_ids_expire_unless_a_transaction_is_open() -> None:
     assert world.restarted().described().state.text == "Ongoing"
 
 
+@pytest.mark.parametrize("chore", ["abort_overdue", "forget_expired"])
+def test_other_work_is_done_after_each_shard_that_was_looked_through(chore: str) -> None:
+    world = World()
+    world.init()
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        task = asyncio.create_task(others())
+        await getattr(world.coordinator, chore)()
+        task.cancel()
+
+    asyncio.run(both())
+    assert turns > 0
+
+
 def test_verification_answers_for_every_partition() -> None:
     world = World()
     producer = world.init()

@@ -51,6 +51,8 @@ logger = logging.getLogger("ottla.transactions")
 TRANSACTION_TOPIC = "__transaction_state"
 _AT_A_TIME = 1000
 """Of what the coordinator does by itself, before other work of the event loop is done."""
+_PREPARED_AT_A_TIME = 20
+"""The same of transactions that it has to end: most of their markers are written in between."""
 
 T = TypeVar("T")
 Errors = dict[TopicPartition, ErrorCode]
@@ -292,8 +294,10 @@ class TransactionCoordinator:
 
     async def _finish_prepared(self, shard: Shard[TransactionShard]) -> None:
         """A shard is loaded: end what its coordinator before has begun to end."""
-        for transaction in shard.state.prepared():
+        for count, transaction in enumerate(shard.state.prepared(), 1):
             self._endings.begin_when_committed(shard, transaction)
+            if count % _PREPARED_AT_A_TIME == 0:
+                await asyncio.sleep(0)
 
     async def abort_overdue(self) -> None:
         """Abort transactions that ran out of time."""
@@ -304,6 +308,7 @@ class TransactionCoordinator:
                 self._abort(shard, transaction)
                 if count % _AT_A_TIME == 0:
                     await asyncio.sleep(0)
+            await asyncio.sleep(0)  # all transactions of the shard were looked at
 
     def _abort(self, shard: Shard[TransactionShard], transaction: Transaction) -> None:
         name = shown(transaction.transactional_id)
@@ -337,6 +342,7 @@ class TransactionCoordinator:
                     logger.warning("%r cannot forget transactional ids: %s; trying again later", shard, error)
                     break
                 await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
     # -- leadership ---------------------------------------------------------------------------------------
 
