@@ -31,7 +31,7 @@ def invoice(message):
     return b"invoice for " + message.value()
 
 """
-PARTS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+PARTS: list[str] = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 SETUP, AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE = PARTS
 RECIPES = {"at-most-once": AT_MOST_ONCE, "at-least-once": AT_LEAST_ONCE, "exactly-once": EXACTLY_ONCE}
 
@@ -54,17 +54,22 @@ def run_until(program: str, *moments: tuple[Callable[[], bool], str]) -> None:
             process.wait()
 
 
+def program_of(recipe: str, bootstrap: str, orders: str, invoices: str, group: str) -> str:
+    names = {"127.0.0.1:9092": bootstrap, '"orders"': f'"{orders}"', '"invoices"': f'"{invoices}"'}
+    program = SETUP + WORK + RECIPES[recipe]
+    for name, ours in {**names, '"billing"': f'"{group}"', '"billing-0"': f'"{group}-0"'}.items():
+        assert name in program or name == '"billing-0"'
+        program = program.replace(name, ours)
+    return program
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_keeps_its_promise_when_its_process_is_killed(
     bootstrap: str, make_topic: Callable[..., str], recipe: str
 ) -> None:
     orders, invoices = make_topic(), make_topic()
     group = f"billing-{uuid.uuid4().hex[:8]}"
-    names = {"127.0.0.1:9092": bootstrap, '"orders"': f'"{orders}"', '"invoices"': f'"{invoices}"'}
-    program = SETUP + WORK + RECIPES[recipe]
-    for name, ours in {**names, '"billing"': f'"{group}"', '"billing-0"': f'"{group}-0"'}.items():
-        assert name in program or name == '"billing-0"'
-        program = program.replace(name, ours)
+    program = program_of(recipe, bootstrap, orders, invoices, group)
     feeder = Producer({"bootstrap.servers": bootstrap})
     for number in range(RECORDS):
         feeder.produce(orders, b"%d" % number, partition=0)
@@ -85,3 +90,19 @@ def test_a_recipe_keeps_its_promise_when_its_process_is_killed(
         assert max(counts.values()) == 1, "twice"
     if recipe != "at-most-once":
         assert set(counts) == expected, "missing"
+
+
+@pytest.mark.parametrize("recipe", ["at-least-once", "exactly-once"])
+def test_a_recipe_ends_and_commits_nothing_when_a_record_cannot_be_written(
+    bootstrap: str, make_topic: Callable[..., str], recipe: str
+) -> None:
+    orders, invoices = make_topic(), make_topic(config={"max.message.bytes": "200"})
+    group = f"billing-{uuid.uuid4().hex[:8]}"
+    feeder = Producer({"bootstrap.servers": bootstrap})
+    feeder.produce(orders, b"much" * 1000, partition=0)
+    assert not feeder.flush(DEADLINE)
+    program = program_of(recipe, bootstrap, orders, invoices, group)
+    ended = subprocess.run([sys.executable, "-c", program], timeout=DEADLINE, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "MSG_SIZE_TOO_LARGE" in ended.stderr or "_INCONSISTENT" in ended.stderr, ended.stderr
+    assert committed(bootstrap, group, orders, stable=True)[0] == -1
