@@ -103,6 +103,8 @@ def _write(
 ) -> Completion[Any] | None:
     """Write one marker. Where its outcome is not known by `written` it is what is returned."""
     try:
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST)  # nobody has such a transaction
         partition = broker.replicas.leader(topic, index)
         if topic == OFFSETS_TOPIC:
             return broker.groups.end_transaction(

@@ -123,6 +123,15 @@ def test_partitions_fail_one_by_one() -> None:
     }
 
 
+def test_markers_of_producers_that_cannot_be_are_refused() -> None:
+    broker = Broker()
+    no_epoch = marker(7, {OFFSETS_TOPIC: [0]})
+    no_epoch.producer_epoch = -1
+    found = broker.write(marker(-1, {"t": [0]}), no_epoch)
+    assert set(codes(found[0]).values()) == {ErrorCode.INVALID_REQUEST}
+    assert not broker.partitions["t", 0].markers
+
+
 def test_a_leader_that_is_replaced_meanwhile_says_so() -> None:
     broker = Broker()
     found = broker.write(marker(7, {"t": [0]}))

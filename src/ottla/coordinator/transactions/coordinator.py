@@ -312,11 +312,12 @@ class TransactionCoordinator:
 
     def _abort(self, shard: Shard[TransactionShard], transaction: Transaction) -> None:
         name = shown(transaction.transactional_id)
+        if shard.state.get(transaction.transactional_id) is not transaction:
+            return  # it has changed since it was looked for
 
         def command(state: TransactionShard, effects: TransactionEffects) -> None:
             aborted = state.abort(transaction, effects, self._settings.server_version())
-            if aborted is not None:
-                self._endings.send_when_committed(shard, aborted, effects)
+            self._endings.send_when_committed(shard, aborted, effects)
 
         try:
             shard.execute(command)

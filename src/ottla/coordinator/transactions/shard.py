@@ -49,10 +49,8 @@ class TransactionShard:
 
     def abort(
         self, transaction: Transaction, effects: TransactionEffects, server_version: int
-    ) -> Transaction | None:
-        """Abort it because it ran out of time, unless it has changed since."""
-        if self.get(transaction.transactional_id) is not transaction:
-            return None
+    ) -> Transaction:
+        """Abort it because it ran out of time."""
         aborted = fenced(transaction, server_version=server_version, now_ms=effects.now_ms)
         effects.write(aborted)
         return aborted
