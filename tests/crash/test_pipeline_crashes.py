@@ -287,6 +287,7 @@ def _check_lake(lake: Path, sent: int) -> None:
     print(f"lake: {sent} records, each once, in {sum(1 for _ in lake.rglob('*.parquet'))} files")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_rows_are_lost_or_duplicated_in_the_lake_after_a_kill_of_the_driver(tmp_path: Path) -> None:
     run_crashes(tmp_path, kills=1, broker_kills=0)

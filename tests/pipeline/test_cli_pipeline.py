@@ -260,6 +260,7 @@ def broken(records):
     assert not (shop.folder / "checkpoints" / "clean").exists()
 
 
+@pytest.mark.slow
 def test_once_prints_json_and_a_reset_reads_again(shop: Shop) -> None:
     shop.produce(1, 2, 3)
     result = shop("run", "--once", "--json", "--stage", "clean")
