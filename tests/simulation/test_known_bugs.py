@@ -43,7 +43,7 @@ def test_producers_that_are_forgotten_at_a_restart_write_twice(monkeypatch: pyte
 
 
 def test_retries_that_are_not_recognised_write_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerStates, "check", lambda self, batches, *, from_client: None)
+    monkeypatch.setattr(ProducerStates, "check", lambda self, batches, **how: None)
     assert "twice" in violation_found()
 
 
