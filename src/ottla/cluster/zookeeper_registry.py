@@ -221,6 +221,7 @@ class _Session:
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout
         self._connected = False
+        self._was_connected = asyncio.Event()
         self._proven = clock.monotonic()
         """When the newest request was sent that a server answered."""
         self._calls: dict[asyncio.Future[Any], bool] = {}  # in flight; True for those that change something
@@ -247,9 +248,13 @@ class _Session:
         connection._connect = connect_and_note
 
     async def start(self, timeout: float) -> None:
-        connected = self.client.start_async()
-        if not await self._loop.run_in_executor(None, connected.wait, timeout):
-            raise Unavailable(f"no ZooKeeper server at {self._hosts} answered within {timeout:g} s")
+        # Not kazoo's own event, which is set before the listeners are told: requests would be refused.
+        self.client.start_async()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._was_connected.wait()
+        except TimeoutError:
+            raise Unavailable(f"no ZooKeeper server at {self._hosts} answered within {timeout:g} s") from None
         await self._make_root()
         self.id = self.client.client_id[0]
         self._proven = self._clock.monotonic()
@@ -339,6 +344,8 @@ class _Session:
         self._in_loop(self._on_state, state)
 
     def _on_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._was_connected.set()
         if state == KazooState.LOST and self.id:
             self._end("the ZooKeeper session has expired")
         self._fire_watches()  # the servers forget watches with the connection

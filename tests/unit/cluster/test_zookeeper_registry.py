@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from ottla.clock import SystemClock
 from ottla.cluster.registry import (
@@ -68,6 +70,22 @@ def test_an_unreachable_server_is_an_error_that_names_the_address() -> None:
         registry = ZooKeeperRegistry(address, clock=SystemClock(), connect_timeout=0.2)
         with pytest.raises(Unavailable, match=address):
             await registry.open()
+
+    asyncio.run(main())
+
+
+def test_a_session_is_usable_as_soon_as_it_is_open(chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change_state = KazooClient._make_state_change
+
+    def change_state_late(self: KazooClient, state: str) -> None:
+        time.sleep(0.2)  # kazoo says that it is connected, and its listeners do not know yet
+        change_state(self, state)
+
+    monkeypatch.setattr(KazooClient, "_make_state_change", change_state_late)
+
+    async def main() -> None:
+        async with session(shared_server().address + chroot) as registry:
+            assert await registry.exists("/")
 
     asyncio.run(main())
 
