@@ -34,7 +34,7 @@ from bench.measure import Bench, Bulk, Start
 from bench.peers.kafka import VERSION, classpath, free_port, kafka_peer
 from bench.peers.maven import PeerMissing
 from bench.processes import cpu_seconds
-from bench.sides import SETTINGS, Side, leader_port, ottla_command, topic_on
+from bench.sides import SETTINGS, Side, create_topic, leader_port, ottla_command
 from bench.table import Line, render
 
 BROKERS = 3
@@ -113,30 +113,31 @@ def _check_free(port: int) -> None:
 
 def failover(side: Side) -> dict[str, float]:
     """The longest time without an acknowledgement, and without a record, when the leader is killed."""
-    with topic_on(side, f"failover-{time.monotonic_ns()}") as topic:
-        port = _leader_that_may_die(side, topic)
-        seconds = _KILLED_AFTER + _GOES_ON
-        watch = [
-            subprocess.Popen(
-                [sys.executable, "-m", "bench.failover", role, side.bootstrap, topic, str(seconds)],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for role in ("produce", "consume")
-        ]
-        try:
-            for each in watch:
-                assert each.stdout is not None
-                if each.stdout.readline() != "ready\n":
-                    raise RuntimeError("a client did not start")
-            time.sleep(_KILLED_AFTER)
-            os.kill(side.pids[side.ports.index(port)], signal.SIGKILL)
-            found = [json.loads(each.communicate(timeout=seconds + 60)[0]) for each in watch]
-        finally:
-            for each in watch:
-                if each.poll() is None:
-                    each.kill()
-                    each.wait()
+    topic = f"failover-{time.monotonic_ns()}"
+    create_topic(side, topic)
+    port = _leader_that_may_die(side, topic)
+    seconds = _KILLED_AFTER + _GOES_ON
+    watch = [
+        subprocess.Popen(
+            [sys.executable, "-m", "bench.failover", role, side.bootstrap, topic, str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for role in ("produce", "consume")
+    ]
+    try:
+        for each in watch:
+            assert each.stdout is not None
+            if each.stdout.readline() != "ready\n":
+                raise RuntimeError("a client did not start")
+        time.sleep(_KILLED_AFTER)
+        os.kill(side.pids[side.ports.index(port)], signal.SIGKILL)
+        found = [json.loads(each.communicate(timeout=seconds + 60)[0]) for each in watch]
+    finally:
+        for each in watch:
+            if each.poll() is None:
+                each.kill()
+                each.wait()
     produced, consumed = found
     if produced["failed"] or consumed["wrong"]:
         raise RuntimeError(f"{side.name} lost records or order: {found}")

@@ -92,12 +92,18 @@ def kafka_side(data: Path, name: str = "Kafka", extra: Mapping[str, str] | None 
 @contextmanager
 def topic_on(side: Side, name: str) -> Iterator[str]:
     """A topic of one partition, with a replica on every broker, for the length of a measurement."""
-    admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 3})
-    admin.create_topics([NewTopic(name, 1, len(side.ports))])[name].result(30)
+    admin = create_topic(side, name)
     try:
         yield name
     finally:
         admin.delete_topics([name])[name].result(30)
+
+
+def create_topic(side: Side, name: str) -> AdminClient:
+    """The same for as long as the brokers are there."""
+    admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 3})
+    admin.create_topics([NewTopic(name, 1, len(side.ports))])[name].result(30)
+    return admin
 
 
 def leader_port(side: Side, topic: str) -> int:
