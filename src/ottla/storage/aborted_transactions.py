@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ottla.clock import Clock
 from ottla.storage.damaged_segment import blaming
@@ -19,7 +20,7 @@ from ottla.storage.replay import transactions_of
 from ottla.storage.results import FileSlice
 from ottla.storage.segment import Segment
 from ottla.storage.snapshots import Snapshots
-from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
+from ottla.storage.transaction_index import AbortedColumns, AbortedTransaction, TransactionIndex
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,13 @@ class AbortedTransactions:
     def __bool__(self) -> bool:
         return bool(self._with_aborted)
 
+    def load_active(self) -> None:
+        """Read the index of the active segment while the log is opened, beside the event loop: it may be
+        large, and the next marker needs it. Where that fails, whoever needs it next finds out why."""
+        if self._segments and self._segments[-1].has_aborted:
+            with suppress(CorruptIndex, OSError):
+                self._segments[-1].load_transactions()
+
     # -- growing -------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -61,20 +69,22 @@ class AbortedTransactions:
 
     # -- looking -------------------------------------------------------------------------------------
 
-    def between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Those with offsets from `start` to before `end`, in the order of their markers."""
-        found: list[AbortedTransaction] = []
+    def between(self, start: int, end: int, *, wait: bool = True) -> AbortedColumns:
+        """Those with offsets from `start` to before `end`, in the order of their markers.
+
+        With `wait` False NotInMemory is raised when a large index has to be read: a part of that is done."""
+        found = AbortedColumns()
         first = self._bases[max(bisect_right(self._bases, start) - 1, 0)]
         for base in self._with_aborted[bisect_left(self._with_aborted, first) :]:
-            some, is_all = self.index_of(bisect_left(self._bases, base)).collect(start, end)
-            found += some
+            some, is_all = self.index_of(bisect_left(self._bases, base), wait=wait).collect(start, end)
+            found.extend(some)
             if is_all:
                 break
         return found
 
-    def in_slice(self, offset: int, records: FileSlice, log_end: int) -> list[AbortedTransaction]:
+    def in_slice(self, offset: int, records: FileSlice, log_end: int, *, wait: bool) -> AbortedColumns:
         """Those that a reader from `offset` on may meet in `records`, and perhaps some behind them."""
-        return self.between(offset, self._end_of(offset, records, log_end)) if self._with_aborted else []
+        return self.between(offset, self._end_of(offset, records, log_end), wait=wait)
 
     def _end_of(self, offset: int, records: FileSlice, log_end: int) -> int:
         """An offset behind the last record of a slice, from the sparse index."""
@@ -90,12 +100,13 @@ class AbortedTransactions:
                 return self._bases[slot + 1] if slot + 1 < len(self._bases) else log_end
         return log_end
 
-    def index_of(self, slot: int) -> TransactionIndex:
+    def index_of(self, slot: int, *, wait: bool = True) -> TransactionIndex:
         """The transaction index of one segment, rebuilt when its file is damaged or gone."""
         segment = self._segments[slot]
         try:
             end = self._bases[slot + 1] if slot + 1 < len(self._bases) else None
-            return segment.load_transactions() if end is None else segment.load_transactions(end)
+            load = segment.load_transactions if wait else segment.load_transactions_in_pieces
+            return load() if end is None else load(end)
         except CorruptIndex as problem:
             logger.warning("%s: rebuilding the transaction index: %s", segment.path, problem)
         with blaming(segment):

@@ -107,6 +107,10 @@ class DirectoryCheckpoints:
         if self.read_boot_id() != boot_id:
             self._disk.replace(self._path / BOOT_ID_FILE, boot_id.encode(), sync=True)
 
+    def forget_boot_id(self) -> None:
+        """Without a sync, which would fail as well: a start in the same run of the machine sees it."""
+        self._disk.remove(self._path / BOOT_ID_FILE)
+
     def read_meta(self) -> dict[str, str]:
         path = self._path / META
         try:

@@ -137,7 +137,7 @@ def inspect_time_index(path: Path, *, disk: Disk | None = None) -> Iterator[Inde
 def inspect_transaction_index(path: Path, *, disk: Disk | None = None) -> list[AbortedTransaction]:
     """The entries of a `.txnindex` file. CorruptIndex when it is damaged."""
     data = (disk or RealDisk()).read(path)
-    return TransactionIndex.decode(data, base_offset_of(path) or 0, LARGEST_OFFSET).entries()
+    return list(TransactionIndex.decode(data, base_offset_of(path) or 0, LARGEST_OFFSET))
 
 
 def inspect_snapshot(path: Path, *, disk: Disk | None = None) -> list[ProducerState]:

@@ -18,37 +18,28 @@ from pathlib import Path
 
 from ottla.clock import Clock
 from ottla.metrics import SharedHistogram
-from ottla.protocol.errors import ApiError, ErrorCode
+from ottla.protocol.errors import ApiError
 from ottla.storage.checkpoints import (
-    CLEANED_OFFSETS,
     COMPACTED,
-    HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_STARTS,
     PARTITION_METADATA,
-    RECOVERY_POINTS,
     TopicPartition,
     differs_by_damage,
 )
-from ottla.storage.clean_open import open_as_closed
 from ottla.storage.clean_stop import CleanStop
 from ottla.storage.closing import close_logs
 from ottla.storage.descriptors import descriptors_for_files
 from ottla.storage.directory_checkpoints import NO_TOPIC_ID, DirectoryCheckpoints
 from ottla.storage.files import Disk, Lock, LockHeld
-from ottla.storage.leader_epochs import LeaderEpochs
-from ottla.storage.loaded import Loaded
 from ottla.storage.log import Log
 from ottla.storage.log_config import FOREVER, LogConfig
+from ottla.storage.log_offsets import LogOffsets
+from ottla.storage.log_opening import LogOpening
 from ottla.storage.log_state import LogState
 from ottla.storage.open_segments import OpenSegments
-from ottla.storage.producer_state import ProducerStates
-from ottla.storage.recovery import Loader
 from ottla.storage.recovery_report import RecoveryReport
 from ottla.storage.removed_folders import RemovedFolders
-from ottla.storage.segment import Segment
-from ottla.storage.segment_list import LogFiles
-from ottla.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -78,21 +69,28 @@ class LogDirectory:
     ) -> None:
         """`on_trouble` is told, in any thread, when the disk refuses work of a log or a log goes offline."""
         self.path = path
-        self._on_trouble = on_trouble
-        self._flush_seconds = flush_seconds
         self.logs: dict[TopicPartition, Log] = {}
-        self.high_watermarks: dict[TopicPartition, int] = {}  # as they were checkpointed, for `open`
-        self.cleaned_offsets: dict[TopicPartition, int] = {}  # up to where each log is compacted
         self._power_lost = False
+        self._sync_failed = False
         self._disk = disk
         self._clock = clock
-        self._config_for = config_for or (lambda topic: LogConfig())
-        self._open_segments = OpenSegments(max_open_files or descriptors_for_files())
         self._lock: Lock | None = None
         self._removed_folders = RemovedFolders(path, disk, clock)
         self._checkpoints = DirectoryCheckpoints(path, disk)
-        self._marks: Mapping[TopicPartition, int] = {}  # high watermarks, as they were written last
+        self._offsets = LogOffsets(self._checkpoints, self.logs)
         self._clean_stop = CleanStop(path, disk)
+        self._opening = LogOpening(
+            disk,
+            clock,
+            OpenSegments(max_open_files or descriptors_for_files()),
+            self._checkpoints,
+            self._offsets,
+            self._clean_stop,
+            config_for=config_for or (lambda topic: LogConfig()),
+            flush_seconds=flush_seconds,
+            on_trouble=on_trouble,
+            on_failed_sync=self._forget_boot,
+        )
 
     # -- open and close ------------------------------------------------------------------------------
 
@@ -119,11 +117,8 @@ class LogDirectory:
             self.note_boot()
         # After a loss of power the sums may be older or newer than the files.
         self._checkpoints.read_sums(are_current=self._clean_stop.is_ours and not self._power_lost)
-        recovery_points = self._checkpoints.read_offsets(RECOVERY_POINTS)
-        log_starts = self._checkpoints.read_offsets(LOG_STARTS)
-        self.cleaned_offsets = self._checkpoints.read_offsets(CLEANED_OFFSETS)
-        self.high_watermarks = self._checkpoints.read_offsets(HIGH_WATERMARKS)
-        self._marks = dict(self.high_watermarks)
+        offsets = self._offsets
+        offsets.read()
         reports = []
         for name in sorted(names):
             folder = self.path / name
@@ -132,65 +127,54 @@ class LogDirectory:
                 continue
             key = match["topic"], int(match["partition"])
             if self.was_clean and key in self._clean_stop.logs:
-                report = self._open_as_closed(key, folder, self._clean_stop.logs[key])
-                if report is not None:
-                    reports.append(report)
+                opened = self._opening.as_closed(key, folder, self._clean_stop.logs[key])
+                if opened is not None:
+                    self.logs[key], loaded = opened
+                    reports.append(loaded.report)
                     continue
             if not self._disk.is_folder(folder):
                 continue
-            if key not in recovery_points and not self._is_ours(folder):
+            if key not in offsets.recovery_points and not self._is_ours(folder):
                 logger.warning("%s holds nothing that a log has; it is left alone", folder)
                 continue
-            start = log_starts.get(key)
-            if start is None and self._power_lost and last_boot_id and key not in recovery_points:
+            start = offsets.log_starts.get(key)
+            if start is None and self._power_lost and last_boot_id and key not in offsets.recovery_points:
                 start = 0  # it was created after the last checkpoints, and nothing of it was deleted since
-            reports.append(
-                self._load(key, folder, recovery_point=recovery_points.get(key, 0), log_start_offset=start)
+            self.logs[key], loaded = self._opening.recovered(
+                key, folder, power_lost=self._power_lost, log_start_offset=start
             )
+            for path in loaded.deleted_files:
+                self._removed_folders.found_file(path)
+            reports.append(loaded.report)
         self._clean_stop.opened({key for key, log in self.logs.items() if log.failure is not None})
-        self._lower_high_watermarks()
-        if not recovery_points.keys() | log_starts.keys() <= self.logs.keys():
-            self._forget_offsets({k: v for k, v in recovery_points.items() if v})
+        if gone := offsets.opened():
+            self._forget_offsets([key for key, recovery_point in gone.items() if recovery_point])
         return reports
 
-    def _lower_high_watermarks(self) -> None:
-        """Of logs that lost records with the power: no later start may miss those records again."""
-        marks = self.high_watermarks
-        if any(marks.get(key, 0) > log.end_offset for key, log in self.logs.items() if log.failure is None):
-            self._write_high_watermarks(marks)
-
-    def _lower_high_watermark(self, key: TopicPartition, end_offset: int) -> None:
-        """Before a log is cut below it, by an unclean election: a start would miss what was cut."""
-        if self._marks.get(key, 0) > end_offset:
-            self._write_high_watermarks({**self._marks, key: end_offset})
-
-    def _write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
-        """A log may have been deleted and made again since the marks were taken."""
-        self._checkpoints.write_offsets(
-            HIGH_WATERMARKS,
-            lambda: {
-                key: min(mark, log.end_offset if log.failure is None else mark)
-                for key, mark in marks.items()
-                if (log := self.logs.get(key)) is not None
-            },
-        )
-        self._marks = marks
-
-    def _forget_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def _forget_offsets(self, gone: list[TopicPartition]) -> None:
         """A partition whose folder is gone begins empty: no later start may believe that it was longer."""
-        gone = [f"{topic}-{partition}" for topic, partition in offsets.keys() - self.logs.keys()]
         if gone:
             logger.warning(
                 "%s: the folders of %d partitions are gone; they begin empty if their topics exist: %s",
                 self.path,
                 len(gone),
-                ", ".join(sorted(gone)[:10]),
+                ", ".join(sorted(f"{topic}-{partition}" for topic, partition in gone)[:10]),
             )
         try:
-            self._checkpoint_recovery_points()
+            self._offsets.write_recovery_points()
             self.checkpoint_log_starts()
         except OSError as problem:
             logger.error("%s: cannot write the checkpoints: %s", self.path, problem)
+
+    @property
+    def high_watermarks(self) -> Mapping[TopicPartition, int]:
+        """Up to where logs were committed when that was last written, as `open` has read it."""
+        return self._offsets.high_watermarks
+
+    @property
+    def cleaned_offsets(self) -> dict[TopicPartition, int]:
+        """Up to where each log is compacted."""
+        return self._offsets.cleaned
 
     @property
     def was_clean(self) -> bool:
@@ -204,120 +188,17 @@ class LogDirectory:
 
     def note_boot(self) -> None:
         """Write down in which run of the machine the folder is used."""
-        self._checkpoints.write_boot_id(self._disk.boot_id())
+        if not self._sync_failed:
+            self._checkpoints.write_boot_id(self._disk.boot_id())
 
-    def _open_as_closed(
-        self, key: TopicPartition, folder: Path, closed_as: LogFiles
-    ) -> RecoveryReport | None:
-        """Open a log that is as a clean stop left it, without reading it; None when it is not."""
-        config = self._config_for(key[0])
-        loaded = open_as_closed(
-            folder,
-            closed_as,
-            config,
-            disk=self._disk,
-            open_segments=self._open_segments,
-            now_ms=self._clock.now_ms(),
-            was_cleaned=key in self.cleaned_offsets,
-        )
-        return None if loaded is None else self._take(key, closed_as.topic_id, folder, config, loaded)
-
-    def _load(
-        self,
-        key: TopicPartition,
-        folder: Path,
-        *,
-        recovery_point: int,
-        log_start_offset: int | None,
-    ) -> RecoveryReport:
-        config = self._config_for(key[0])
-        loaded = Loader(
-            folder.name,
-            folder,
-            config,
-            disk=self._disk,
-            clock=self._clock,
-            open_segments=self._open_segments,
-            clean=self.was_clean,
-            power_lost=self._power_lost,
-            cleaned_to=self.cleaned_offsets.get(key),
-            high_watermark=self.high_watermarks.get(key, 0),
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            closed_as=self._clean_stop.logs.get(key),
-        ).load()
-        for path in loaded.deleted_files:
-            self._removed_folders.found_file(path)
+    def _forget_boot(self) -> None:
+        """After a failed sync the page cache need not hold what was written, so the next start has to take
+        the stop for a loss of power, also if this process ends before it could tell anybody."""
+        self._sync_failed = True
         try:
-            topic_id = self._checkpoints.read_topic_id(folder)
+            self._checkpoints.forget_boot_id()
         except OSError as problem:
-            topic_id = NO_TOPIC_ID
-            loaded.report.failure = f"{folder.name} is offline: {problem}"
-            loaded.failure = loaded.failure or ApiError(ErrorCode.KAFKA_STORAGE_ERROR, loaded.report.failure)
-        return self._take(key, topic_id, folder, config, loaded)
-
-    def _take(
-        self, key: TopicPartition, topic_id: bytes, folder: Path, config: LogConfig, loaded: Loaded
-    ) -> RecoveryReport:
-        self.logs[key] = self._log(
-            key,
-            topic_id,
-            folder,
-            config,
-            segments=loaded.segments,
-            log_start_offset=loaded.log_start_offset,
-            end_offset=loaded.end_offset,
-            recovery_point=loaded.recovery_point,
-            leader_epochs=loaded.leader_epochs,
-            producers=loaded.producers,
-            snapshots=loaded.snapshots,
-            may_have_gaps=loaded.may_have_gaps,
-            failure=loaded.failure,
-        )
-        if loaded.no_epochs_file:
-            self.logs[key].epochs_file_is_missing()
-        return loaded.report
-
-    def _log(
-        self,
-        key: TopicPartition,
-        topic_id: bytes,
-        folder: Path,
-        config: LogConfig,
-        *,
-        segments: list[Segment],
-        log_start_offset: int = 0,
-        end_offset: int = 0,
-        recovery_point: int = 0,
-        leader_epochs: LeaderEpochs,
-        producers: ProducerStates,
-        snapshots: Snapshots,
-        may_have_gaps: bool = False,
-        failure: ApiError | None = None,
-    ) -> Log:
-        log = Log(
-            *key,
-            topic_id,
-            folder,
-            config,
-            disk=self._disk,
-            clock=self._clock,
-            open_segments=self._open_segments,
-            segments=segments,
-            log_start_offset=log_start_offset,
-            end_offset=end_offset,
-            recovery_point=recovery_point,
-            leader_epochs=leader_epochs,
-            producers=producers,
-            snapshots=snapshots,
-            may_have_gaps=may_have_gaps,
-            failure=failure,
-        )
-        log.on_lower_recovery_point = self._checkpoint_recovery_points
-        log.on_cut = lambda end_offset: self._lower_high_watermark(key, end_offset)
-        log.flush_seconds = self._flush_seconds
-        log.on_trouble = self._on_trouble
-        return log
+            logger.error("%s: the next start may not know that a sync failed: %s", self.path, problem)
 
     def close(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None, *, broker_epoch: int = -1
@@ -382,21 +263,7 @@ class LogDirectory:
             if not self._is_ours(folder):
                 raise FileExistsError(errno.EEXIST, "this folder is not one of ours", str(folder))
             self._disk.remove_folder(folder)  # what a deletion or a creation left that the disk cut short
-        self._disk.make_folder(folder)
-        if topic_id != NO_TOPIC_ID:
-            self._checkpoints.write_topic_id(folder, topic_id)
-        segment = Segment.create(self._disk, folder, 0, self._open_segments, self._clock.now_ms())
-        log = self.logs[key] = self._log(
-            key,
-            topic_id,
-            folder,
-            config,
-            segments=[segment],
-            leader_epochs=LeaderEpochs(),
-            producers=ProducerStates(f"{topic}-{partition}", config.producer_id_max_per_partition),
-            snapshots=Snapshots(self._disk, folder),
-        )
-        log.epochs_file_is_missing()
+        log = self.logs[key] = self._opening.created(key, topic_id, folder, config)
         return log
 
     def delete(self, topic: str, partition: int) -> None:
@@ -416,27 +283,14 @@ class LogDirectory:
         self._take_out(partitions, self._removed_folders.set_aside)
 
     def _take_out(self, partitions: Iterable[TopicPartition], dispose: Callable[[Log], None]) -> None:
-        were_cleaned = had_offsets = had_moved = had_marks = False
+        gone = []
         for key in partitions:
             log = self.logs.pop(key, None)
-            if log is None:
-                continue
-            log.close(clean=False)
-            dispose(log)
-            were_cleaned |= self.cleaned_offsets.pop(key, None) is not None
-            had_offsets |= log.recovery_point > 0
-            had_moved |= log.log_start_offset > 0
-            self.high_watermarks.pop(key, None)
-            had_marks |= self._marks.get(key, 0) > 0
-        # A partition made again under such a name must not inherit the offsets.
-        if were_cleaned:
-            self.checkpoint_cleaned()
-        if had_offsets:
-            self._checkpoint_recovery_points()
-        if had_moved:
-            self.checkpoint_log_starts()
-        if had_marks:
-            self._write_high_watermarks(self._marks)
+            if log is not None:
+                log.close(clean=False)
+                dispose(log)
+                gone.append(log)
+        self._offsets.forget(gone)
 
     def delete_pending(self) -> int:
         """Remove files and folders of deleted segments and partitions whose delay is over. Blocks."""
@@ -478,34 +332,22 @@ class LogDirectory:
                     log.flush()
                 except ApiError as problem:
                     logger.error("flushing %s: %s", log.name, problem.message)
-        self._checkpoint_recovery_points()
-        self.checkpoint_log_starts()
+        self._offsets.write_recovery_points()
+        self._offsets.write_log_starts()
         if high_watermarks is not None:
-            self._write_high_watermarks(high_watermarks)
+            self._offsets.write_high_watermarks(high_watermarks)
 
     def checkpoint_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """Write up to where records are committed, unless that is what was written last. Blocks."""
-        if marks != self._marks:
-            self._write_high_watermarks(marks)
+        self._offsets.write_changed_high_watermarks(marks)
 
     def checkpoint_cleaned(self) -> None:
         """Write up to where the logs are compacted. Blocks."""
-        self._checkpoints.write_offsets(
-            CLEANED_OFFSETS,
-            lambda: {key: offset for key, offset in list(self.cleaned_offsets.items()) if key in self.logs},
-        )
-
-    def _checkpoint_recovery_points(self) -> None:
-        self._checkpoints.write_offsets(
-            RECOVERY_POINTS, lambda: {key: log.recovery_point for key, log in list(self.logs.items())}
-        )
+        self._offsets.write_cleaned()
 
     def checkpoint_log_starts(self) -> None:
         """Write where the logs start. Blocks."""
-        self._checkpoints.write_offsets(
-            LOG_STARTS,
-            lambda: {key: log.log_start_offset for key, log in list(self.logs.items())},
-        )
+        self._offsets.write_log_starts()
 
     def _is_ours(self, folder: Path) -> bool:
         """Whether a folder with the name of a partition is one. Others may keep their things beside ours."""

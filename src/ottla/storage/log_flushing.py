@@ -7,7 +7,6 @@ only then moves the recovery point: what lies before it has reached the disk. `f
 from __future__ import annotations
 
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.failures import sync_failed
 from ottla.storage.log_config import FOREVER
 from ottla.storage.log_state import LogState
 
@@ -49,8 +48,7 @@ class LogFlushing(LogState):
         try:
             self._flushing.sync(captured)
         except OSError as problem:
-            failure = sync_failed(self.name, self.folder, self.recovery_point, problem)
-            raise self._go_offline(failure) from problem
+            raise self._sync_failed(self.recovery_point, problem) from problem
         if self.flush_seconds is not None:
             self.flush_seconds.add(self._clock.monotonic() - began)
         with self._lock:

@@ -5,7 +5,7 @@ A part of `Log`. Nothing is copied and no batch is opened, except where a record
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage.damaged_segment import DamagedSegment
@@ -49,19 +49,28 @@ class LogReading(LogState):
         except OSError as problem:
             raise self._refused("read", problem) from problem
 
+    def load_active_transactions(self) -> None:
+        """While the log is opened."""
+        self._row.aborted.load_active()
+
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with offsets from `start` to before `end`, by their markers."""
         if not self._row.aborted:
             return []
         with self._guard("read"):
-            return self._row.aborted.between(start, end)
+            return list(self._row.aborted.between(start, end))
 
-    def aborted_in(self, offset: int, records: FileSlice) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader from `offset` on may meet in a slice that was just read."""
+    def aborted_in(
+        self, offset: int, records: FileSlice, *, wait: bool = True
+    ) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that a reader from `offset` on may meet in a slice that was just read.
+
+        They may be very many. They stay as they are, whatever happens to the log. NotInMemory when reading
+        them would take long and `wait` is False."""
         if not self._row.aborted:
             return []
         with self._guard("read"):
-            return self._row.aborted.in_slice(offset, records, self.end_offset)
+            return self._row.aborted.in_slice(offset, records, self.end_offset, wait=wait)
 
     def offset_for_timestamp(self, timestamp: int) -> OffsetAndTime | None:
         """The first record at or after the log's start whose timestamp is at least `timestamp`. May block

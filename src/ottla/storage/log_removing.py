@@ -9,7 +9,6 @@ import logging
 from collections.abc import Sequence
 
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.storage.failures import sync_failed
 from ottla.storage.indexed_segment import SegmentInfo
 from ottla.storage.log_state import LogState
 from ottla.storage.retention import segments_to_delete
@@ -155,8 +154,7 @@ class LogRemoving(LogState):
         try:
             self._row.sync_cut()
         except OSError as problem:
-            failure = sync_failed(self.name, self.folder, self.end_offset, problem)
-            raise self._go_offline(failure) from problem
+            raise self._sync_failed(self.end_offset, problem) from problem
 
     def _before_cut(self, end_offset: int) -> None:
         if self.on_cut is not None:

@@ -21,7 +21,7 @@ from ottla.metrics import SharedHistogram
 from ottla.protocol.errors import ApiError
 from ottla.storage.cleaning.decisions import CleanableSegment
 from ottla.storage.damaged_segment import DamagedSegment
-from ottla.storage.failures import disk_refused, segment_damaged
+from ottla.storage.failures import disk_refused, segment_damaged, sync_failed
 from ottla.storage.files import Disk
 from ottla.storage.flushing import Flushing
 from ottla.storage.indexed_segment import SegmentInfo
@@ -81,6 +81,7 @@ class LogState:
         self.on_lower_recovery_point: Callable[[], None] | None = None  # has it written before a truncation
         self.on_cut: Callable[[int], None] | None = None  # is told of the new end before a truncation
         self.on_trouble: Callable[[LogState], None] | None = None  # its disk refused work, or it went offline
+        self.on_failed_sync: Callable[[], None] | None = None  # is told before anybody else
         self.flush_seconds: SharedHistogram | None = None  # takes how long each flush spent on syncing
         is_new = recovery_point == 0
         self._clock = clock
@@ -176,6 +177,12 @@ class LogState:
         if self.on_trouble is not None:
             self.on_trouble(self)
         return failure
+
+    def _sync_failed(self, from_offset: int, problem: OSError) -> ApiError:
+        """Records from this offset on may be gone from the disk, and from the page cache as well."""
+        if self.on_failed_sync is not None:
+            self.on_failed_sync()
+        return self._go_offline(sync_failed(self.name, self.folder, from_offset, problem))
 
     def _refused(self, what: str, problem: OSError) -> ApiError:
         if self.on_trouble is not None:

@@ -30,6 +30,7 @@ and a replay of the batches behind it.
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from operator import attrgetter
@@ -87,9 +88,12 @@ class ProducerStates:
         self._partition = partition
         self._by_id: dict[int, ProducerState] = {}
         self._verifications = Verifications()
-        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction, rising
-        # Ended, but readers may not pass before the marker itself is below the high watermark.
-        self._finished: list[EndOfTransaction] = []
+        # Producer id -> first offset of its open transaction, rising. Not a plain dict, whose first item is
+        # found slowly when many before it were removed.
+        self._open: OrderedDict[int, int] = OrderedDict()
+        # Ended, but readers may not pass before the marker itself is below the high watermark. Both offsets
+        # rise: one that began later than a transaction whose marker follows holds nobody back.
+        self._finished: deque[EndOfTransaction] = deque()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -177,7 +181,7 @@ class ProducerStates:
         if state is not None and state.transaction_start >= 0 and state.epoch == header.producer_epoch:
             return None
         verification = self._verifications.get(header.producer_id)
-        if verification is None or verification.guard is not guard:
+        if verification is None or guard is None or verification.guard is not guard:
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"{self._partition}: producer {header.producer_id} has no transaction that is known to "
@@ -304,6 +308,8 @@ class ProducerStates:
         self._open.pop(state.producer_id, None)
         stable = next(iter(self._open.values()), offset + 1)
         ended = EndOfTransaction(state.producer_id, first_offset, offset, stable, not control.is_commit)
+        while self._finished and self._finished[-1].first_offset > first_offset:
+            self._finished.pop()
         self._finished.append(ended)
         return ended
 
@@ -349,9 +355,8 @@ class ProducerStates:
         if self._finished:
             self.forget_replicated(high_watermark)
         first = next(iter(self._open.values()), None)
-        for ended in self._finished:
-            if first is None or ended.first_offset < first:
-                first = ended.first_offset
+        if self._finished and (first is None or self._finished[0].first_offset < first):
+            first = self._finished[0].first_offset
         return first
 
     @property
@@ -362,8 +367,8 @@ class ProducerStates:
     def forget_replicated(self, high_watermark: int) -> None:
         """Ended transactions hold readers back only until their markers are below the high watermark."""
         finished = self._finished
-        if finished[0].marker_offset < high_watermark:
-            self._finished = [ended for ended in finished if ended.marker_offset >= high_watermark]
+        while finished and finished[0].marker_offset < high_watermark:
+            finished.popleft()
 
     # -- snapshots -----------------------------------------------------------------------------------
 

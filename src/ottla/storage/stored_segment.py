@@ -26,10 +26,15 @@ from ottla.storage.index_files import write_entries
 from ottla.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from ottla.storage.offset_index import CorruptIndex, OffsetIndex
 from ottla.storage.open_segments import OpenSegments
+from ottla.storage.results import NotInMemory
 from ottla.storage.scan import LARGEST_OFFSET
 from ottla.storage.time_index import TimeIndex
 from ottla.storage.transaction_index import ENTRY_SIZE as TRANSACTION_ENTRY_SIZE
 from ottla.storage.transaction_index import TransactionIndex
+
+_TRANSACTIONS_AT_ONCE = 4096 * TRANSACTION_ENTRY_SIZE
+"""Bytes of a transaction index that are decoded before other work of the event loop is done: two
+milliseconds."""
 
 
 class StoredSegment:
@@ -42,6 +47,7 @@ class StoredSegment:
         "_folder",
         "_index",
         "_open_segments",
+        "_partial_transactions",
         "_remains",
         "_reserved",
         "_since_index",
@@ -80,6 +86,7 @@ class StoredSegment:
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transactions: TransactionIndex | None = None
+        self._partial_transactions: TransactionIndex | None = None  # the first entries of a large file
         self._transactions_on_disk = False  # there is a file, of which nothing has been read yet
         self._finished_size = -1  # how large the segment was when its index files were last finished
         self._since_index = 0
@@ -154,6 +161,7 @@ class StoredSegment:
             and (time_index.written or self.sealed)
         ):
             self._time_index = None
+        self._partial_transactions = None
         if self.sealed and self._transactions_on_disk:
             self._transactions = None
 
@@ -201,7 +209,38 @@ class StoredSegment:
             transactions = TransactionIndex.decode(self._disk.read(path), self.base_offset, end_offset)
         except FileNotFoundError:
             raise CorruptIndex(f"{path} is missing") from None
+        return self._keep_transactions(transactions)
+
+    def load_transactions_in_pieces(self, end_offset: int = LARGEST_OFFSET) -> TransactionIndex:
+        """As `load_transactions`, on the event loop: a large file would take it too long. NotInMemory when
+        there is more of it; the next call goes on from there."""
+        if self._transactions is not None or not self._transactions_on_disk:
+            return self.load_transactions(end_offset)
+        path = self.path_of(TRANSACTION_INDEX_SUFFIX)
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            raise CorruptIndex(f"{path} is missing") from None
+        size = file.size
+        if size <= _TRANSACTIONS_AT_ONCE:
+            return self.load_transactions(end_offset)
+        partial, self._partial_transactions = self._partial_transactions, None
+        if partial is None:
+            partial, position = TransactionIndex(), 0
+        else:
+            position = partial.written * TRANSACTION_ENTRY_SIZE
+            data = file.read_at(position, _TRANSACTIONS_AT_ONCE)
+            partial.decode_more(data, self.base_offset, end_offset)
+            position += len(data)
+            if position >= size:
+                return self._keep_transactions(partial)
+        self._partial_transactions = partial
+        raise NotInMemory(file, position, min(_TRANSACTIONS_AT_ONCE, size - position), gets_on=position > 0)
+
+    def _keep_transactions(self, transactions: TransactionIndex) -> TransactionIndex:
+        """They are read from their file."""
         self._transactions = transactions
+        self._partial_transactions = None
         if self.sealed:
             _ = self.file  # so that an eviction lets go of both
             self._open_segments.index_loaded(self)

@@ -7,17 +7,27 @@ batch. A marker, and the first batch of a transaction, end the verification; its
 
 While it runs, the smallest sequence that asked is remembered. Of several batches in flight the one with that
 sequence must be the first, or records would be missing.
+
+Clients can invent producers, and none may end the verification of another client by asking for many. So a
+guard belongs to the requests that hold it. As long as one does, its verification stays, and there are no more
+of these than requests under way. One that nobody holds is kept for its sequence, since a request that failed
+is sent again; of these there are at most `limit`, and the oldest are forgotten first.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from weakref import ref
+
 DEFAULT_LIMIT = 10_000
+_LOOKS = 16
+"""Verifications that are looked at for one to forget: those in use are passed over."""
 
 
 class VerificationGuard:
     """What a verification is known by. No two are equal."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
 
 UNCHECKED = VerificationGuard()
@@ -27,14 +37,27 @@ UNCHECKED = VerificationGuard()
 class Verification:
     """One producer while it is being verified."""
 
-    __slots__ = ("began_ms", "bumps_epoch", "epoch", "guard", "lowest_sequence")
+    __slots__ = ("_guard", "began_ms", "bumps_epoch", "epoch", "lowest_sequence")
 
     def __init__(self, epoch: int, sequence: int, bumps_epoch: bool, now_ms: int) -> None:
-        self.guard = VerificationGuard()
+        self._guard: ref[VerificationGuard] | None = None
         self.epoch = epoch
         self.lowest_sequence = sequence
         self.bumps_epoch = bumps_epoch  # a client for which each transaction has an epoch of its own
         self.began_ms = now_ms
+
+    @property
+    def guard(self) -> VerificationGuard | None:
+        """None when no request holds it any more."""
+        return None if self._guard is None else self._guard()
+
+    def held(self) -> VerificationGuard:
+        """The guard, for a request that holds it."""
+        guard = self.guard
+        if guard is None:
+            guard = VerificationGuard()
+            self._guard = ref(guard)
+        return guard
 
     def asked_again(self, epoch: int, sequence: int) -> None:
         if epoch > self.epoch:
@@ -44,12 +67,12 @@ class Verification:
 
 
 class Verifications:
-    """Of one partition. Clients can invent producers, so there are at most `limit`."""
+    """Of one partition."""
 
     __slots__ = ("_by_id", "_limit")
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
-        self._by_id: dict[int, Verification] = {}
+        self._by_id: OrderedDict[int, Verification] = OrderedDict()
         self._limit = limit
 
     def __len__(self) -> int:
@@ -62,11 +85,22 @@ class Verifications:
         known = self._by_id.get(producer_id)
         if known is not None:
             known.asked_again(epoch, sequence)
-            return known.guard
+            return known.held()
         if len(self._by_id) >= self._limit:
-            del self._by_id[next(iter(self._by_id))]  # the oldest: that producer asks again
+            self._forget_some()
         begun = self._by_id[producer_id] = Verification(epoch, sequence, bumps_epoch, now_ms)
-        return begun.guard
+        return begun.held()
+
+    def _forget_some(self) -> None:
+        """Of those that nobody holds, the oldest that are found soon."""
+        for _ in range(_LOOKS):
+            producer_id, oldest = next(iter(self._by_id.items()))
+            if oldest.guard is None:
+                del self._by_id[producer_id]
+                if len(self._by_id) < self._limit:
+                    return
+            else:
+                self._by_id.move_to_end(producer_id)
 
     def get(self, producer_id: int) -> Verification | None:
         return self._by_id.get(producer_id)

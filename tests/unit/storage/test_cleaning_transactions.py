@@ -7,8 +7,8 @@ from struct import iter_unpack
 from ottla.protocol.batches import DELETE_HORIZON, BatchHeader
 from ottla.storage.cleaning.cleaner import clean_now
 from unit.storage.committed import read_committed
+from unit.storage.compacted import Compacted
 from unit.storage.logs import values
-from unit.storage.test_cleaning import Compacted
 
 RETENTION_MS = 1000
 

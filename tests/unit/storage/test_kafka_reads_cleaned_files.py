@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import ottla.testing
 from ottla.protocol.compression import Codec
 from ottla.storage.files import RealDisk
-from unit.storage.test_cleaning import Compacted
+from unit.storage.compacted import Compacted
 from unit.storage.test_kafka_reads_our_files import KAFKA
 
 sys.path.insert(0, str(Path(__file__).parents[3]))

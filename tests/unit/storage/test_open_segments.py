@@ -151,7 +151,7 @@ def test_forgetting_a_segment_examines_no_other_segment() -> None:
 def test_indexes_are_evicted_when_they_take_too_much_memory() -> None:
     store = Store(index_interval_bytes=100, segment_bytes=20_000)
     log = store.log
-    open_segments = store.directory._open_segments
+    open_segments = store.directory._opening._open_segments
     open_segments.max_index_bytes = 1000
     for number in range(400):
         log.append(batch(value=b"x" * 200, timestamp=T0 + number), 0)

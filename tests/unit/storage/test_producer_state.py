@@ -1,5 +1,7 @@
 """What a partition remembers of its producers."""
 
+import random
+import time
 from struct import pack
 
 import pytest
@@ -11,6 +13,10 @@ from ottla.storage.producer_state import ControlRecord, ProducerStates, fair_lim
 from unit.storage.logs import T0, batch, from_producer
 
 COMMIT, ABORT = ControlRecord(True, 3), ControlRecord(False, 3)
+
+
+def marker_of(producer: int) -> memoryview:
+    return from_producer(-1, producer=producer, transactional=True, control=True)
 
 
 class Partition:
@@ -177,6 +183,17 @@ def test_the_oldest_open_transaction_counts() -> None:
     assert partition.producers.first_unstable_offset(3) == 1
 
 
+def test_a_coordinator_epoch_that_was_forged_counts_for_one_producer_until_it_is_forgotten() -> None:
+    partition = Partition()
+    partition.write(marker_of(7), control=ControlRecord(False, 2**31 - 1))
+    with pytest.raises(ApiError) as refusal:
+        partition.producers.check_marker(7, 0, 5, 2)
+    assert refusal.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    partition.producers.check_marker(8, 0, 5, 2)
+    partition.producers.expire(T0 + 1000, 1000)
+    partition.producers.check_marker(7, 0, 5, 2)
+
+
 def test_a_producer_with_an_open_transaction_does_not_expire() -> None:
     partition = Partition()
     partition.write(from_producer(0, transactional=True))
@@ -259,3 +276,38 @@ def test_the_producer_limit_is_shared_fairly_between_partitions(
     assert limit == expected
     if limit is not None:
         assert sum(min(count, limit) for count in counts) <= most
+
+
+def test_the_first_unstable_offset_is_the_same_however_transactions_overlap() -> None:
+    rng = random.Random(11)
+    partition = Partition()
+    open_since: dict[int, int] = {}
+    ended: list[tuple[int, int]] = []  # first offset, offset of the marker
+    for _ in range(600):
+        producer = rng.randrange(30)
+        if producer in open_since:
+            ended.append((open_since.pop(producer), partition.end))
+            partition.write(marker_of(producer), control=rng.choice([COMMIT, ABORT]))
+        else:
+            open_since[producer] = partition.end
+            partition.note(read_header(from_producer(0, producer=producer, transactional=True)))
+        high_watermark = max(partition.end - rng.randrange(60), 0)
+        unstable = [first for first, marker in ended if marker >= high_watermark]
+        ended = [each for each in ended if each[1] >= high_watermark]
+        expected = min([*unstable, *open_since.values()], default=None)
+        assert partition.producers.first_unstable_offset(high_watermark) == expected
+
+
+def test_ending_many_open_transactions_takes_time_for_each_but_not_for_all() -> None:
+    """Each was found by passing over all those that had been ended before it."""
+    producers = ProducerStates("t-0", limit=100_000)
+    header = read_header(from_producer(0, producer=0, transactional=True))
+    marker = read_header(marker_of(0))
+    count = 40_000
+    for number in range(count):
+        producers.update(header._replace(producer_id=number), number, T0)
+    began = time.process_time()
+    for number in range(count):
+        producers.update(marker._replace(producer_id=number), count + number, T0, ABORT)
+        assert producers.first_unstable_offset(0) == 0
+    assert time.process_time() - began < 4

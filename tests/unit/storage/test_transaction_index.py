@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -10,8 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from ottla.cli.main import app
+from ottla.storage import stored_segment
 from ottla.storage.files import RealDisk
+from ottla.storage.log import Log
 from ottla.storage.offset_index import CorruptIndex
+from ottla.storage.results import NotInMemory
 from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
 from unit.storage.committed import read_committed
 from unit.storage.logs import Store, batch, from_producer
@@ -41,7 +45,7 @@ def test_entries_are_kafkas() -> None:
     index = TransactionIndex()
     index.add(AbortedTransaction(7, 100, 120, 90))
     assert index.encode() == pack(">hqqqq", 0, 7, 100, 120, 90)
-    assert TransactionIndex.decode(index.encode(), 110, 121).entries() == index.entries()
+    assert list(TransactionIndex.decode(index.encode(), 110, 121)) == list(index)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +58,24 @@ def test_entries_are_kafkas() -> None:
         pytest.param(pack(">hqqqq", 0, 7, 120, 120, 90), id="no records"),
         pytest.param(pack(">hqqqq", 0, 7, 100, 120, 90) * 2, id="the same marker twice"),
         pytest.param(bytes(34), id="zeros"),
+        pytest.param(
+            pack(">hqqqq", 0, 7, 100, 120, 110) + pack(">hqqqq", 0, 7, 121, 122, 90),
+            id="a last stable offset that falls",
+        ),
     ],
 )
 def test_an_index_that_cannot_be_right_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptIndex):
         TransactionIndex.decode(data, 110, 130)
+
+
+@pytest.mark.parametrize("following", [(121, 120, 110), (121, 122, 90)], ids=["marker", "last stable offset"])
+def test_a_piece_that_does_not_follow_on_the_one_before_is_refused(following: tuple[int, int, int]) -> None:
+    index = TransactionIndex()
+    index.decode_more(pack(">hqqqq", 0, 7, 100, 121, 110), 110, 130)
+    first, last, stable = following
+    with pytest.raises(CorruptIndex):
+        index.decode_more(pack(">hqqqq", 0, 8, first - 10, last, stable), 110, 130)
 
 
 def test_only_transactions_that_overlap_are_found() -> None:
@@ -75,6 +92,65 @@ def test_only_transactions_that_overlap_are_found() -> None:
     assert found(11, 16) == ([2, 3], True)
     assert found(21, 40) == ([3], False)
     assert found(31, 40) == ([], False)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_found_among_thousands_is_what_a_look_at_each_finds(seed: int) -> None:
+    """Some transactions stay open for long, and hold the last stable offset back for thousands of others."""
+    rng = random.Random(seed)
+    index, entries = _random_index(rng, rng.choice([1, 511, 512, 513, 3000]))
+    for _ in range(60):
+        start = rng.randrange(entries[-1].last_offset + 2)
+        end = start + rng.choice([1, 10, 1000, 10_000])
+        found, is_all = index.collect(start, end)
+        assert list(found) == [
+            each for each in entries if each.last_offset >= start and each.first_offset < end
+        ]
+        assert is_all == any(entry.last_stable_offset >= end for entry in entries)
+    limits = entries[0].last_offset, entries[-1].last_offset + 1
+    copy = TransactionIndex.decode(index.encode(), *limits)
+    in_pieces, at = TransactionIndex(), 0
+    while at < len(entries):
+        count = rng.choice([1, 500, 512, 1000])
+        in_pieces.decode_more(index.encode()[at * 34 : (at + count) * 34], *limits)
+        at += count
+    cut = rng.randrange(len(entries))
+    for each in (index, copy, in_pieces):
+        each.truncate(entries[cut].last_offset)
+        assert list(each) == entries[:cut]
+        each.add(entries[cut])
+        assert list(each.collect(0, entries[cut].last_offset)[0]) == entries[: cut + 1]
+    assert copy.encode(cut) == index.encode()[cut * 34 :]
+
+
+def _random_index(rng: random.Random, count: int) -> tuple[TransactionIndex, list[AbortedTransaction]]:
+    index = TransactionIndex()
+    entries: list[AbortedTransaction] = []
+    open_since: dict[int, int] = {}
+    offset = producer = 0
+    while len(entries) < count:
+        if len(open_since) < 40 and rng.random() < 0.6:
+            producer += 1
+            open_since[producer] = offset
+        elif open_since:
+            oldest = next(iter(open_since))
+            others = list(open_since)[1:]
+            ended = rng.choice(others) if others and rng.random() < 0.99 else oldest
+            first = open_since.pop(ended)
+            stable = next(iter(open_since.values()), offset + 1)
+            entries.append(AbortedTransaction(ended, first, offset, stable))
+            index.add(entries[-1])
+        offset += 1
+    return index, entries
+
+
+def test_entries_found_stay_when_the_index_is_cut() -> None:
+    index = TransactionIndex()
+    index.add(AbortedTransaction(1, 0, 1, 2))
+    found, _ = index.collect(0, 10)
+    index.truncate(0)
+    assert found[0] == AbortedTransaction(1, 0, 1, 2)
+    assert found[:] == list(found) and len(index) == 0
 
 
 def test_a_log_without_aborted_transactions_has_no_index_files() -> None:
@@ -136,6 +212,47 @@ def test_an_index_file_with_other_content_is_rebuilt_when_it_is_used() -> None:
     store._start()
     assert read_committed(store.log) == [b"0", b"1", b"2", b"last"]
     assert store.files(".txnindex")[name] == before
+
+
+def in_pieces(log: Log) -> tuple[list[AbortedTransaction], int]:
+    """The aborted transactions of the whole log, and how often a reader let others have the event loop."""
+    found: dict[int, AbortedTransaction] = {}
+    offset, pauses = 0, 0
+    while (records := log.read(offset, 1, log.end_offset)) is not None:
+        while True:
+            try:
+                found |= {each.last_offset: each for each in log.aborted_in(offset, records, wait=False)}
+                break
+            except NotInMemory as missing:
+                assert missing.file.path.suffix == ".txnindex"
+                pauses += 1
+                assert pauses < 100
+        offset += 1
+    return list(found.values()), pauses
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_large_index_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch, damaged: bool) -> None:
+    monkeypatch.setattr(stored_segment, "_TRANSACTIONS_AT_ONCE", 34)
+    store = in_three_segments()
+    whole = store.log.aborted_transactions(0, 100)
+    store.directory.close()
+    if damaged:
+        store.damage("00000000000000000004.txnindex", 2, b"\xff" * 40)
+    store._start()
+    found, pauses = in_pieces(store.log)
+    assert found == whole and len(whole) == 3
+    assert pauses == (1 if damaged else 2), "two entries of the second segment, the first one is damaged"
+    assert in_pieces(store.log) == (whole, 0)
+
+
+def test_the_index_of_the_active_segment_is_read_when_the_log_is_opened() -> None:
+    store = Store()
+    aborted_transaction(store, 0)
+    store.reopen()
+    store.disk.remove(store.folder / FIRST)
+    assert len(store.log.aborted_transactions(0, 100)) == 1
+    assert FIRST not in store.files(".txnindex"), "it was read again, and rebuilt"
 
 
 def test_index_files_go_with_their_segments() -> None:
