@@ -44,6 +44,14 @@ def first_version(controller_epoch: int) -> int:
     return controller_epoch << _EPOCH_SHIFT
 
 
+class FeatureLevels(NamedTuple):
+    """The levels of a feature that a broker supports."""
+
+    feature: str
+    lowest: int
+    highest: int
+
+
 class Endpoint(NamedTuple):
     listener: str
     host: str
@@ -65,6 +73,8 @@ class BrokerNode:
     """All its listeners, by name."""
     disk: DiskReport = HEALTHY
     """As it has told the controller."""
+    features: tuple[FeatureLevels, ...] = ()
+    """What it can do (`features`). Only the controller knows it of all brokers."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((each for each in self.endpoints if each.listener == listener), None)
@@ -83,6 +93,8 @@ class PartitionState:
     """Eligible leader replicas (KIP-966): not in sync, but they have all below the high watermark."""
     last_known_elr: tuple[int, ...] = ()
     """Replicas that were in sync or eligible before an unclean shutdown; the last one may have led."""
+    adding: tuple[int, ...] = ()
+    """Replicas that a reassignment added, until all of them are in sync."""
 
 
 @dataclass(frozen=True, slots=True)

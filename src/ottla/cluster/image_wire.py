@@ -142,6 +142,7 @@ def _partitions(states: Iterable[tuple[int, PartitionState]]) -> list[ImageParti
             isr=list(state.isr),
             elr=list(state.elr),
             last_known_elr=list(state.last_known_elr),
+            adding=list(state.adding),
         )
         for index, state in states
     ]
@@ -157,6 +158,7 @@ def _state(partition: ImagePartition, states: dict[object, PartitionState]) -> P
         partition.partition_epoch,
         tuple(partition.elr),
         tuple(partition.last_known_elr),
+        tuple(partition.adding),
     )
     state = states.get(key)
     if state is None:

@@ -38,6 +38,7 @@ from ottla.cluster.image import (
     ClusterImage,
     ConfigResource,
     Endpoint,
+    FeatureLevels,
     PartitionState,
     TopicImage,
 )
@@ -103,6 +104,8 @@ def broker_data(broker: BrokerNode, lost: Lost = Lost.NOTHING) -> bytes:
     value: dict[str, object] = {"host": broker.host, "port": broker.port, "rack": broker.rack}
     if broker.endpoints:
         value["endpoints"] = [list(endpoint) for endpoint in broker.endpoints]
+    if broker.features:
+        value["features"] = [list(levels) for levels in broker.features]
     if lost is not Lost.NOTHING:
         value["lost"] = lost.value
     return to_bytes(value)
@@ -125,6 +128,7 @@ def broker_from(broker_id: int, node: Node) -> BrokerNode:
         value["rack"],
         node.creation_id,
         endpoints=tuple(Endpoint(*endpoint) for endpoint in value.get("endpoints", ())),
+        features=tuple(FeatureLevels(*levels) for levels in value.get("features", ())),
     )
 
 
@@ -152,6 +156,8 @@ def partition_data(state: PartitionState) -> bytes:
         value["elr"] = state.elr
     if state.last_known_elr:
         value["last_known_elr"] = state.last_known_elr
+    if state.adding:
+        value["adding"] = state.adding
     return to_bytes(value)
 
 
@@ -165,6 +171,7 @@ def partition_from(data: bytes) -> PartitionState:
         value["partition_epoch"],
         tuple(value.get("elr", ())),
         tuple(value.get("last_known_elr", ())),
+        tuple(value.get("adding", ())),
     )
 
 

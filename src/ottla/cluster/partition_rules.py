@@ -21,6 +21,7 @@ The rules:
   where `min.insync.replicas` others are in sync: below that the high watermark of a new leader would stand
   still, and hide the last records from consumers.
 - Only with `unclean.leader.election.enable`, or when an operator asks for it, any other replica may lead.
+- Replicas that were added are remembered as such until all of them are in sync.
 - The leader epoch grows with each election, the partition epoch with each change.
 
 A partition whose leader is away, and that nobody else may lead, keeps its state: the broker is expected
@@ -177,8 +178,13 @@ def with_replicas(state: PartitionState, replicas: tuple[int, ...], *, min_isr: 
     """
     if replicas == state.replicas:
         return state
-    elr = _valid_elr(state, min_isr)
-    return replace(state, replicas=replicas, elr=elr, partition_epoch=state.partition_epoch + 1)
+    return replace(
+        state,
+        replicas=replicas,
+        elr=_valid_elr(state, min_isr),
+        adding=tuple(each for each in replicas if each in state.adding or each not in state.replicas),
+        partition_epoch=state.partition_epoch + 1,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +276,8 @@ def _changed(
     last_known_elr: tuple[int, ...],
     election: bool = False,
 ) -> PartitionState:
-    new = replace(state, leader=leader, isr=isr, elr=elr, last_known_elr=last_known_elr)
+    adding = () if set(state.adding) <= set(isr) else state.adding
+    new = replace(state, leader=leader, isr=isr, elr=elr, last_known_elr=last_known_elr, adding=adding)
     if new == state and not election:
         return state
     return replace(new, leader_epoch=state.leader_epoch + election, partition_epoch=state.partition_epoch + 1)

@@ -1,7 +1,7 @@
 """Which replicas a partition may get: more of them, or the same in another order. Pure.
 
-Replicas are never taken away here: that needs a phase in which the old ones stay until the new ones are in
-sync, which the state of a partition has no place for yet.
+A reassignment is under way while not all of the replicas that it added are in sync (`PartitionState.adding`).
+Replicas are never taken away here, so it cannot be cancelled either.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ def reassigned(
     if state is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if wanted.replicas is None:
+        if state.adding:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Replicas can only be added yet, and {list(state.adding)} were: it cannot be cancelled.",
+            )
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     replicas = wanted.replicas
     if not replicas or len(set(replicas)) < len(replicas):

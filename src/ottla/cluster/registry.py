@@ -157,6 +157,10 @@ class Registry(Protocol):
         """Begins a new session if the present one is lost; returns the id of the session that now holds."""
         ...
 
+    def leave_soon(self) -> None:
+        """From now on no call waits long for a registry that does not answer: its user is about to end."""
+        ...
+
     async def close(self) -> None:
         """Ends the session (its ephemeral nodes vanish at once) and disconnects."""
         ...

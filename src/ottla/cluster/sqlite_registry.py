@@ -42,7 +42,7 @@ from ottla.cluster.registry import (
     Unavailable,
     check_path,
 )
-from ottla.cluster.sqlite_tree import ABSENT, Signature, SqliteTree, is_full, unavailable
+from ottla.cluster.sqlite_tree import ABSENT, LAST_BUSY_SECONDS, Signature, SqliteTree, is_full, unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +109,11 @@ class SqliteStore:
         await self.run(self.tree.close)
         self._thread.shutdown(wait=False)  # its only thread has nothing left to do
         self._thread = self._tree = None
+
+    def leave_soon(self) -> None:
+        """Wait only a moment for the lock from now on, also where a call waits for it already."""
+        if self._tree is not None:
+            self._tree.patience = LAST_BUSY_SECONDS
 
     @property
     def tree(self) -> SqliteTree:
@@ -230,6 +235,9 @@ class SqliteRegistry:
                 self._lost = asyncio.Event()
                 _log.warning("began a new registry session %d", self._session)
         return self._session
+
+    def leave_soon(self) -> None:
+        self._store.leave_soon()
 
     async def close(self) -> None:
         if self._ticker is None:

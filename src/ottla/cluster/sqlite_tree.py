@@ -66,6 +66,10 @@ T = TypeVar("T")
 
 _BUSY_SECONDS = 10.0
 """How long to wait for another process's transaction; each lasts milliseconds."""
+LAST_BUSY_SECONDS = 1.0
+"""How long at the end of a process, which others notice in any case."""
+_BUSY_SLICE_MS = 200
+"""After so long a wait for the lock the patience is looked at again."""
 _WAL_ATTEMPTS = 200
 """In that time, where SQLite does not wait by itself."""
 
@@ -98,6 +102,8 @@ class SqliteTree:
 
         `frees_space` says which commits may use the reserve of a full disk.
         """
+        self.patience = _BUSY_SECONDS
+        """Seconds to wait for the lock; may be set from another thread."""
         self._durable = durable and path is not None
         self._frees_space = frees_space
         self._reserve = Reserve(path.with_name(path.name + ".reserve")) if path else None
@@ -336,7 +342,7 @@ class SqliteTree:
     def _transaction(self, *, sync: bool) -> Iterator[None]:
         try:
             self._execute("PRAGMA synchronous = FULL" if sync else "PRAGMA synchronous = NORMAL")
-            self._execute("BEGIN IMMEDIATE")
+            self._begin()
         except sqlite3.Error as error:
             raise unavailable(error) from error
         try:
@@ -355,6 +361,23 @@ class SqliteTree:
                 raise unavailable(error) from error
             # The transaction ended in an error of the disk: its frames may or may not be in the file.
             raise Ambiguous(str(error)) from error
+
+    def _begin(self) -> None:
+        began = time.monotonic()
+        self._execute(f"PRAGMA busy_timeout = {_BUSY_SLICE_MS}")
+        try:
+            while True:
+                try:
+                    self._execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                    if not busy or time.monotonic() - began >= self.patience:
+                        if self.patience <= LAST_BUSY_SECONDS:
+                            self.patience = 0.0  # once is enough at the end
+                        raise
+        finally:
+            self._execute(f"PRAGMA busy_timeout = {int(_BUSY_SECONDS * 1000)}")
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:

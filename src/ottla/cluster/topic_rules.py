@@ -20,7 +20,8 @@ MAX_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+TRANSACTION_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC, "__share_group_state"})
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
@@ -36,10 +37,18 @@ class TopicDefaults:
     """In the whole cluster; each costs every broker memory."""
     offsets_partitions: int = 50
     """Of OFFSETS_TOPIC; so many of its partitions do not count, or topics could take its place."""
+    transaction_partitions: int = 50
+    """The same of TRANSACTION_TOPIC."""
     max_configured_groups: int = 10_000
     """In the whole cluster; they need not exist (`config_rules`)."""
     min_insync_replicas: int = 1
     unclean_elections: bool = False
+
+    def uncounted_of(self, topic: str) -> int:
+        """How many partitions of a topic do not count against `max_partitions`."""
+        if topic == OFFSETS_TOPIC:
+            return self.offsets_partitions
+        return self.transaction_partitions if topic == TRANSACTION_TOPIC else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +117,7 @@ def plan_topics(
     for request in requests:
         try:
             plan = _plan_topic(request, image, names, defaults, check_configs, rng)
-            counted = len(plan.topic.partitions)
-            if request.name == OFFSETS_TOPIC:
-                counted = max(counted - defaults.offsets_partitions, 0)
+            counted = max(len(plan.topic.partitions) - defaults.uncounted_of(request.name), 0)
             if counted > max(free_partitions, 0):
                 raise _too_many(defaults)
         except ApiError as error:
@@ -123,9 +130,12 @@ def plan_topics(
 
 def _counted_partitions(image: ClusterImage, defaults: TopicDefaults) -> int:
     """What counts against `max_partitions`."""
-    offsets = image.topics.get(OFFSETS_TOPIC)
-    free = min(len(offsets.partitions), defaults.offsets_partitions) if offsets is not None else 0
-    return image.partition_count - free
+    uncounted = 0
+    for name in (OFFSETS_TOPIC, TRANSACTION_TOPIC):
+        topic = image.topics.get(name)
+        if topic is not None:
+            uncounted += min(len(topic.partitions), defaults.uncounted_of(name))
+    return image.partition_count - uncounted
 
 
 def _partitions_asked(request: NewTopic, defaults: TopicDefaults) -> int:

@@ -60,6 +60,7 @@ CONNECT_TIMEOUT_SECONDS = 15.0
 ROOT = "/"
 
 _BEATS_IN_A_TIMEOUT = 4
+_CONNECT_AGAIN_SECONDS = 0.05
 _LOST_AFTER = 0.9
 """The share of the session timeout after which a session without an answer counts as lost."""
 _READS_IN_FLIGHT = 500
@@ -109,6 +110,9 @@ class ZooKeeperRegistry:
                 await session.close()
                 self._session = session = await self._begin()
             return session.id
+
+    def leave_soon(self) -> None:
+        """Every call ends with the session at the latest: that is soon enough."""
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -221,7 +225,7 @@ class _Session:
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout
         self._connected = False
-        self._was_connected = asyncio.Event()
+        self._is_connected = asyncio.Event()  # as far as the event loop knows
         self._proven = clock.monotonic()
         """When the newest request was sent that a server answered."""
         self._calls: dict[asyncio.Future[Any], bool] = {}  # in flight; True for those that change something
@@ -252,23 +256,32 @@ class _Session:
         self.client.start_async()
         try:
             async with asyncio.timeout(timeout):
-                await self._was_connected.wait()
+                while not self.id:
+                    await self._is_connected.wait()
+                    await self._begin()
         except TimeoutError:
             raise Unavailable(f"no ZooKeeper server at {self._hosts} answered within {timeout:g} s") from None
-        await self._make_root()
-        self.id = self.client.client_id[0]
         self._proven = self._clock.monotonic()
         self._beats = self._loop.create_task(self._beat(), name="zookeeper session")
+
+    async def _begin(self) -> None:
+        """Learn the session's id, unless the connection or the session is lost again meanwhile."""
+        try:
+            await self._make_root()
+        except exceptions.KazooException as error:
+            raise Unavailable(f"ZooKeeper at {self._hosts} refused to make its root: {error!r}") from error
+        except RegistryError as error:
+            _log.info("connecting to ZooKeeper again: %s", error)
+            await asyncio.sleep(_CONNECT_AGAIN_SECONDS)
+            return
+        if self.client.client_id is not None:
+            self.id = self.client.client_id[0]
 
     async def _make_root(self) -> None:
         """The path behind the addresses, with all above it: kazoo makes only what is below it."""
         root, self.client.chroot = self.client.chroot, ""
         try:
             await self.call(self.client.ensure_path_async, root or ROOT)
-        except exceptions.KazooException as error:
-            raise Unavailable(
-                f"ZooKeeper at {self._hosts} refused to make {root or ROOT}: {error!r}"
-            ) from error
         finally:
             self.client.chroot = root
 
@@ -277,7 +290,7 @@ class _Session:
         if self._beats is not None:
             await asyncio.gather(self._beats, return_exceptions=True)
         if self._stopping is not None:
-            await self._stopping
+            await asyncio.shield(self._stopping)  # others may wait for it, too
 
     # -- the end ----------------------------------------------------------------------------------------
 
@@ -345,7 +358,9 @@ class _Session:
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
-            self._was_connected.set()
+            self._is_connected.set()
+        else:
+            self._is_connected.clear()
         if state == KazooState.LOST and self.id:
             self._end("the ZooKeeper session has expired")
         self._fire_watches()  # the servers forget watches with the connection

@@ -68,6 +68,9 @@ class FaultyRegistry:
     async def renew(self) -> int:
         return await self._inner.renew()
 
+    def leave_soon(self) -> None:
+        self._inner.leave_soon()
+
     async def close(self) -> None:
         await self._inner.close()
 

@@ -309,8 +309,24 @@ def test_who_was_eligible_under_a_higher_minimum_does_not_lead_under_a_lower_one
 
 def test_added_replicas_are_not_in_sync_and_nothing_is_elected() -> None:
     grown = with_replicas(partition((1,)), (2, 1, 3), min_isr=2)
-    assert grown == PartitionState((2, 1, 3), (1,), 1, 5, 10)
+    assert grown == PartitionState((2, 1, 3), (1,), 1, 5, 10, adding=(2, 3))
     assert settle(grown, brokers(2, 3), min_isr=2) is grown, "an empty replica does not lead"
+
+
+def test_replicas_are_being_added_until_all_of_them_are_in_sync() -> None:
+    grown = with_replicas(partition((1,)), (1, 2), min_isr=2)
+    grown = with_replicas(grown, (1, 3, 2), min_isr=2)
+    assert grown.adding == (3, 2)
+
+    def joined(state: PartitionState, *isr: int) -> PartitionState:
+        wanted = WantedIsr(1, state.leader_epoch, state.partition_epoch, [(each, 7) for each in isr])
+        return alter(state, wanted, brokers(1, 2, 3), dict.fromkeys((1, 2, 3), 7), min_isr=2)
+
+    half = joined(grown, 1, 2)
+    assert half.adding == (3, 2)
+    assert settle(half, brokers(1, 3), min_isr=2).adding == (3, 2)
+    assert joined(half, 1, 2, 3).adding == ()
+    assert settle(joined(half, 1, 2, 3), brokers(1, 3), min_isr=2).adding == (), "it is over for good"
 
 
 def test_who_was_not_eligible_by_the_old_number_of_replicas_is_not_by_the_new_one() -> None:

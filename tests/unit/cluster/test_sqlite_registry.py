@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -312,3 +313,26 @@ async def test_a_watch_fires_for_a_node_that_came_and_went_between_two_looks(tmp
     await asyncio.wait_for(watch, 30)
     await one.close()
     await two.close()
+
+
+async def test_a_session_that_is_about_to_end_does_not_wait_for_the_lock(tmp_path: Path) -> None:
+    """Also where it waits for it already."""
+    path = tmp_path / "registry.sqlite"
+    registry = registry_at(path)
+    await registry.open()
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    waiting = asyncio.ensure_future(registry.commit([Create("/a")]))
+    await asyncio.wait([waiting], timeout=0.5)
+    assert not waiting.done()
+    registry.leave_soon()
+    with pytest.raises(Unavailable, match="locked"):
+        await waiting
+    for _ in range(5):
+        with pytest.raises(Unavailable, match="locked"):
+            await registry.commit([Create("/a")])
+    assert time.monotonic() - began < 9, "the first alone would have waited for ten seconds"
+    lock.close()
+    await registry.commit([Create("/a")])
+    await registry.close()

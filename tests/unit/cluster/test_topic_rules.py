@@ -228,19 +228,26 @@ def test_the_number_of_partitions_of_a_cluster_is_limited() -> None:
     assert "max.partitions" in results[2].message
 
 
-def test_the_offsets_topic_can_be_created_at_the_partition_limit() -> None:
-    defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
-    topics = [NewTopic("a", 3), NewTopic("b", 1), NewTopic("__consumer_offsets", 50), NewTopic("c", 1)]
+COORDINATORS = ["__consumer_offsets", "__transaction_state"]
+
+
+@pytest.mark.parametrize("topic", COORDINATORS)
+def test_the_topics_of_coordinators_can_be_created_at_the_partition_limit(topic: str) -> None:
+    defaults = TopicDefaults(max_partitions=3, offsets_partitions=50, transaction_partitions=50)
+    topics = [NewTopic("a", 3), NewTopic("b", 1), NewTopic(topic, 50), NewTopic("c", 1)]
     results = plan(*topics, defaults=defaults)
     assert [isinstance(result, PlannedTopic) for result in results] == [True, False, True, False]
-    (too_many,) = plan(NewTopic("__consumer_offsets", 54), defaults=defaults)
+    (too_many,) = plan(NewTopic(topic, 54), defaults=defaults)
     assert isinstance(too_many, ApiError)
 
 
-def test_the_offsets_topic_does_not_count_for_the_limit_of_partitions() -> None:
-    defaults = TopicDefaults(max_partitions=3, offsets_partitions=50)
-    (other,) = plan(NewTopic("a", 3), cluster=image({"__consumer_offsets": 50}), defaults=defaults)
+def test_the_topics_of_coordinators_do_not_count_for_the_limit_of_partitions() -> None:
+    defaults = TopicDefaults(max_partitions=3, offsets_partitions=50, transaction_partitions=40)
+    cluster = image({"__consumer_offsets": 50, "__transaction_state": 40})
+    (other,) = plan(NewTopic("a", 3), cluster=cluster, defaults=defaults)
     assert isinstance(other, PlannedTopic)
+    (other,) = plan(NewTopic("a", 4), cluster=cluster, defaults=defaults)
+    assert isinstance(other, ApiError)
 
 
 def test_a_refused_topic_does_not_count_for_the_limit_of_partitions() -> None:

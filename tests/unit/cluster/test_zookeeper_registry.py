@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 
-from ottla.clock import SystemClock
+from ottla.clock import ManualClock, SystemClock
 from ottla.cluster.registry import (
     MAX_COMMIT_BYTES,
     MAX_NODE_BYTES,
@@ -119,6 +122,63 @@ def test_a_cut_off_session_ends_locally_before_its_nodes_are_removed(chroot: str
         asyncio.run(main())
     finally:
         network.close()
+
+
+def test_a_session_that_is_lost_while_it_begins_is_begun_again(
+    chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [None, None]
+    id_of = KazooClient.client_id.fget
+    monkeypatch.setattr(KazooClient, "client_id", property(lambda self: ids.pop() if ids else id_of(self)))
+    calls = [ConnectionLoss("the first call")]
+    ensure = KazooClient.ensure_path_async
+
+    def ensure_path(self: KazooClient, *args: Any, **settings: Any) -> Any:
+        if calls:
+            failed = self.handler.async_result()
+            failed.set_exception(calls.pop())
+            return failed
+        return ensure(self, *args, **settings)
+
+    monkeypatch.setattr(KazooClient, "ensure_path_async", ensure_path)
+
+    async def main() -> None:
+        async with session(shared_server().address + chroot) as registry:
+            assert await registry.exists("/")
+            assert registry.session_id
+        assert not ids and not calls
+
+    asyncio.run(main())
+
+
+def test_a_session_is_closed_after_its_renewal_was_cancelled(
+    chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a broker stops while it is about to register again."""
+    stop, is_stopping, may_stop = KazooClient.stop, threading.Event(), threading.Event()
+
+    def stop_late(self: KazooClient) -> None:
+        is_stopping.set()
+        may_stop.wait(30)
+        stop(self)
+
+    monkeypatch.setattr(KazooClient, "stop", stop_late)
+
+    async def main() -> None:
+        clock = ManualClock()
+        registry = ZooKeeperRegistry(shared_server().address + chroot, clock=clock)
+        await registry.open()
+        clock.advance(3600_000)
+        renewal = asyncio.create_task(registry.renew())
+        await asyncio.to_thread(is_stopping.wait, 30)
+        for _ in range(20):
+            await asyncio.sleep(0)  # it comes to wait for the end of the old session
+        renewal.cancel()
+        await asyncio.wait([renewal])
+        may_stop.set()
+        await registry.close()
+
+    asyncio.run(main())
 
 
 def test_a_commit_whose_answer_is_lost_is_ambiguous_until_it_is_read(chroot: str) -> None:
