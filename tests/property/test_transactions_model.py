@@ -161,7 +161,7 @@ class TransactionMachine(RuleBasedStateMachine):
         log.aborted_transactions(0, log.end_offset)
         found: list[AbortedTransaction] = []
         for segment in log._segments:
-            found += segment.load_transactions().entries()
+            found += segment.load_transactions()
         return found
 
     def _check(self, store: Store) -> None:

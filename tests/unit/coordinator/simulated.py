@@ -37,7 +37,7 @@ from ottla.protocol.messages.leave_group import MemberIdentity
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ottla.replication.partition import Partition
 from ottla.replication.purgatory import Purgatory
-from ottla.testing.simulation.virtual_time import SimulatedClock, VirtualTime
+from ottla.testing.simulation.virtual_time import Host, SimulatedClock, VirtualTime
 from unit.coordinator.forged_batches import marker
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=3000)
@@ -64,7 +64,8 @@ class ManualScheduler(VirtualTime):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SimulatedClock(self)
+        self.host = Host("coordinator")
+        self.clock = SimulatedClock(self, self.host)
 
     def run(self, milliseconds: int = 0) -> None:
         """Let time pass, and all that is due until then happen."""

@@ -10,11 +10,13 @@ import pytest
 from ottla.broker.handlers.consumer_groups import consumer_group_describe
 from ottla.broker.handlers.explain import explain_group
 from ottla.broker.handlers.group_admin import describe_groups, list_groups
+from ottla.broker.handlers.group_offsets import offset_fetch
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.explain_group import ExplainGroupRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from unit.coordinator.coordinator_world import World
 from unit.coordinator.simulated import Answer
 
@@ -76,3 +78,13 @@ def test_reads_do_not_wait_when_everything_is_committed() -> None:
     world.commit_offset("g")
     assert listed(world.ask(list_groups, ListGroupsRequest())) == ["g"]
     assert not world.ask(describe_groups, DescribeGroupsRequest(groups=["g"])).waits
+
+
+def test_offsets_that_cannot_be_committed_in_time_are_asked_for_again() -> None:
+    """librdkafka does not ask again after COORDINATOR_NOT_AVAILABLE, and its partitions would stand still."""
+    world = World()
+    world.partition.is_slow = True
+    world.commit_offset("g")
+    answer = world.ask(offset_fetch, OffsetFetchRequest(group_id="g", topics=None))
+    world.scheduler.run(5000)
+    assert answer.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

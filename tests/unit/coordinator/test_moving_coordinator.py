@@ -81,7 +81,7 @@ def test_a_broker_that_may_have_been_replaced_answers_nothing_from_its_state() -
     world = World(topic_exists=True)
     commit(world)
     world.may_be_replaced = True
-    assert fetched(world).error == ErrorCode.NOT_COORDINATOR
+    assert fetched(world).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert commit(world).error == ErrorCode.NOT_COORDINATOR
     assert world.ask(list_groups, ListGroupsRequest()).value.groups == []
     assert len(world.partition.batches) == 1

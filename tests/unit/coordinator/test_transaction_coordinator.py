@@ -3,99 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ottla.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
-from ottla.coordinator.transactions.endings import MarkersDue
-from ottla.coordinator.transactions.transaction import Transaction
+from ottla.coordinator.transactions.records import encode_entry
+from ottla.coordinator.transactions.shard import _SPARE_BYTES
+from ottla.coordinator.transactions.transaction import LAST_EPOCH, Transaction, TransactionState
 from ottla.coordinator.transactions.transitions import Producer
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.replication.partition import Partition
-from ottla.replication.purgatory import Purgatory
-from unit.coordinator.simulated import Answer, ManualScheduler, MemoryPartition
-
-NAME = "tx"
-T0, T1 = ("t", 0), ("t", 1)
-
-
-class World:
-    """A coordinator of one partition, and the markers that it wants to be sent."""
-
-    def __init__(self, batches: list[bytes] | None = None) -> None:
-        self.scheduler = ManualScheduler()
-        self.partition = MemoryPartition(batches)
-        self.purgatory = Purgatory(self.scheduler)
-        self.sent: list[MarkersDue] = []
-        self.server_version = 2
-        self._ids = itertools.count(7)
-
-        async def in_thread(work: Callable[[], int]) -> int:
-            return work()
-
-        self.coordinator = TransactionCoordinator(
-            TransactionSettings(
-                commit_timeout_ms=lambda: 5000,
-                expiration_ms=lambda: 60_000,
-                server_version=lambda: self.server_version,
-            ),
-            clock=self.scheduler.clock,
-            scheduler=self.scheduler,
-            purgatory=self.purgatory,
-            in_thread=in_thread,
-            next_producer_id=self._next_id,
-            send_markers=self.sent.append,
-        )
-        asyncio.run(self._load())
-
-    async def _load(self) -> None:
-        self.coordinator.follow(1, [cast(Partition, self.partition)])
-        await self.coordinator.loading_done()
-
-    async def _next_id(self) -> int:
-        return next(self._ids)
-
-    def restarted(self) -> World:
-        """What a new coordinator makes of the same log."""
-        return World(self.partition.batches)
-
-    def init(self, name: str = NAME) -> Producer:
-        async def ask() -> Producer:
-            return await self.coordinator.initialize(name, 1000, None).as_future()
-
-        return asyncio.run(ask())
-
-    def add(self, producer: Producer, *partitions: tuple[str, int], name: str = NAME) -> Answer:
-        answer = Answer()
-        added = self.coordinator.add_partitions(name, producer, partitions or [T0], client_version=2)
-        added.then(answer, answer)
-        return answer
-
-    def end(self, producer: Producer, *, commit: bool = True) -> Answer:
-        answer = Answer()
-        self.coordinator.end(NAME, producer, commit=commit, client_version=2).then(answer, answer)
-        self.scheduler.run()
-        return answer
-
-    def described(self, name: str = NAME) -> Transaction:
-        answer = Answer()
-        self.coordinator.describe(name).then(answer, answer)
-        found = answer.value
-        assert isinstance(found, Transaction), found
-        return found
-
-    def caught_up(self) -> None:
-        self.partition.is_slow = False
-        self.partition.high_watermark = self.partition.end_offset
-        self.purgatory.notify(self.partition)
-        self.scheduler.run()
-
-    def run(self, chore: Any) -> None:
-        asyncio.run(chore)
-        self.scheduler.run()
+from unit.coordinator.simulated import Answer
+from unit.coordinator.transaction_world import NAME, T0, T1, World
 
 
 def test_a_transaction_is_complete_when_all_its_markers_are_written() -> None:
@@ -234,20 +154,6 @@ def test_init_aborts_an_open_transaction_and_asks_the_client_to_come_again() -> 
     assert world.init() == Producer(7, 2)
 
 
-def test_a_transaction_is_aborted_when_it_ran_out_of_time() -> None:
-    world = World()
-    producer = world.init()
-    world.add(producer)
-    world.run(world.coordinator.abort_overdue())
-    assert world.described().state.text == "Ongoing"
-    world.scheduler.run(1001)
-    world.run(world.coordinator.abort_overdue())
-    (due,) = world.sent
-    assert not due.transaction.is_commit
-    assert due.transaction.producer_epoch == 1
-    assert world.end(producer).error == ErrorCode.INVALID_TXN_STATE
-
-
 def test_transactional_ids_expire_unless_a_transaction_is_open() -> None:
     world = World()
     world.init("idle")
@@ -296,3 +202,58 @@ def test_verification_answers_for_every_partition() -> None:
     assert ask([T0, T1], add=False) == {T0: ErrorCode.NONE, T1: ErrorCode.TRANSACTION_ABORTABLE}
     assert ask([T0, T1], add=True, epoch=3) == dict.fromkeys([T0, T1], ErrorCode.PRODUCER_FENCED)
     assert world.described().client_version == 2
+
+
+def limited(world: World, max_message_bytes: int) -> None:
+    world.partition.config = SimpleNamespace(max_message_bytes=max_message_bytes)
+
+
+def test_a_partition_that_makes_a_transaction_too_large_is_refused_and_the_transaction_can_end() -> None:
+    world = World()
+    limited(world, 4000)
+    producer = world.init()
+    answers = [world.add(producer, (f"topic-{number:04}", 0)).given[0] for number in range(400)]
+    refused = [each for each in answers if each is not None]
+    assert {each.code for each in refused} == {ErrorCode.RECORD_LIST_TOO_LARGE}
+    assert "max.message.bytes=4000" in refused[0].message
+    fitting = len(answers) - len(refused)
+    assert 100 < fitting < 400 and answers[:fitting] == [None] * fitting
+    assert world.end(producer).value == Producer(7, 1)
+    (due,) = world.sent
+    assert len(due.remaining) == fitting
+    due.settled(due.remaining.copy())
+    assert world.described().state.text == "CompleteCommit"
+
+
+def test_a_transaction_ends_even_if_the_limit_of_its_record_was_lowered() -> None:
+    world = World()
+    producer = world.init()
+    world.add(producer, *[("t", number) for number in range(500)])
+    limited(world, 1000)
+    assert world.end(producer, commit=False).value == Producer(7, 1)
+    assert len(world.sent) == 1
+
+
+def test_a_transaction_of_the_largest_size_can_be_ended_by_a_new_id_of_its_producer() -> None:
+    """The record that ends it is the largest: it also holds the next producer id."""
+    ongoing = Transaction("tx", 1 << 60, LAST_EPOCH - 1, 1, TransactionState.ONGOING, frozenset({T0}))
+    ending = replace(
+        ongoing,
+        state=TransactionState.PREPARE_COMMIT,
+        previous_producer_id=1 << 60,
+        next_producer_id=1 << 61,
+        client_version=2,
+    )
+    sizes = [len(b"".join(filter(None, encode_entry(("tx", each))))) for each in (ongoing, ending)]
+    assert sizes[1] - sizes[0] < _SPARE_BYTES
+
+
+def test_expired_ids_are_forgotten_however_long_they_are() -> None:
+    world = World()
+    for number in range(40):
+        world.init(f"{number:05}" * 6000)
+    limited(world, 200_000)
+    world.scheduler.run(120_000)
+    world.run(world.coordinator.forget_expired())
+    (shard,) = world.coordinator.all_shards()
+    assert shard.state.ids() == []

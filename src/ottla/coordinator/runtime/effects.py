@@ -39,6 +39,9 @@ class Effects(Generic[R]):
     answers: list[tuple[Reply, Any]] = field(default_factory=list)
     timers: dict[Hashable, CoordinatorTimer | None] = field(default_factory=dict)
     """Timers to set; None cancels."""
+    spare_bytes: int | None = 0
+    """What the records must leave over of `max.message.bytes`. None: they are written whatever their size,
+    because something could never end without them."""
 
     def answer(self, reply: Reply | None, response: Any) -> None:
         if reply is not None:

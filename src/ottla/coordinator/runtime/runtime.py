@@ -33,6 +33,13 @@ LOAD_DAMAGED_AGAIN_SECONDS = 60.0
 """The same for a log that holds what cannot be loaded, which ends when an operator repairs the files."""
 
 
+class MayBeReplaced(ApiError):
+    """This broker coordinated the shard, and does not know whether it still does."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.NOT_COORDINATOR)
+
+
 class CoordinatorRuntime(Generic[S]):
     def __init__(
         self,
@@ -73,8 +80,10 @@ class CoordinatorRuntime(Generic[S]):
     def shard(self, index: int) -> Shard[S]:
         """The shard of a partition, if this broker coordinates it and has loaded it."""
         shard = self._shards.get(index)
-        if shard is None or shard.phase is Phase.FAILED or self.may_be_replaced():
+        if shard is None or shard.phase is Phase.FAILED:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
+        if self.may_be_replaced():
+            raise MayBeReplaced
         if shard.phase is Phase.LOADING:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard

@@ -105,7 +105,7 @@ class Shard(Generic[S]):
         command(state, effects)
         records = effects.records
         if records:
-            self._written = self._append(records, effects.now_ms, producer)
+            self._written = self._append(records, effects.now_ms, producer, effects.spare_bytes)
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         producer_epoch = NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch
         try:
@@ -160,7 +160,13 @@ class Shard(Generic[S]):
         self._answer_when_committed(self._written, [(reply, None)])
         return reply
 
-    def _append(self, records: Iterable[Any], now_ms: int, producer: TransactionalProducer | None) -> int:
+    def _append(
+        self,
+        records: Iterable[Any],
+        now_ms: int,
+        producer: TransactionalProducer | None,
+        spare_bytes: int | None,
+    ) -> int:
         """Write records as one batch; the offset behind them."""
         encode = self._runtime.codec.encode
         rows = [
@@ -181,8 +187,13 @@ class Shard(Generic[S]):
             )
             verification = producer.verification
         partition = self.partition
-        if len(batch) > partition.log.config.max_message_bytes:
-            raise ApiError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        most = partition.log.config.max_message_bytes
+        if spare_bytes is not None and len(batch) + spare_bytes > most:
+            raise ApiError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{len(batch)} bytes, and {spare_bytes} to spare, do not fit max.message.bytes={most} of "
+                f"{partition.topic}",
+            )
         self._check_leadership()
         try:
             partition.check_in_sync()

@@ -45,6 +45,7 @@ from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition import Partition
 from ottla.replication.purgatory import Purgatory
 from ottla.scheduler import Scheduler
+from ottla.storage.producer_state import fair_limit
 
 logger = logging.getLogger("ottla.transactions")
 
@@ -65,6 +66,8 @@ class TransactionSettings(NamedTuple):
 
     commit_timeout_ms: Callable[[], int]
     expiration_ms: Callable[[], int]
+    most_ids: Callable[[], int]
+    """Transactional ids that this coordinator keeps."""
     server_version: Callable[[], int]
     """Of the feature `transaction.version`."""
 
@@ -90,7 +93,7 @@ class TransactionCoordinator:
         self._runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTION_TOPIC,
             TRANSACTION_RECORDS,
-            TransactionShard,
+            partial(TransactionShard, clock),
             clock=clock,
             scheduler=scheduler,
             purgatory=purgatory,
@@ -170,6 +173,8 @@ class TransactionCoordinator:
         """CONCURRENT_TRANSACTIONS while the transaction before is not complete."""
 
         def command(_: _Shard, state: TransactionShard, reply: Reply, effects: TransactionEffects) -> None:
+            # The record holds all partitions, so that a transaction with very many does not fit
+            # (RECORD_LIST_TOO_LARGE); it goes on without those that were to be added.
             after = with_partitions(
                 state.get(transactional_id),
                 producer,
@@ -302,7 +307,7 @@ class TransactionCoordinator:
     async def abort_overdue(self) -> None:
         """Abort transactions that ran out of time."""
         for shard in self._runtime.active_shards():
-            for count, transaction in enumerate(shard.state.overdue(self._clock.now_ms()), 1):
+            for count, transaction in enumerate(shard.state.overdue(), 1):
                 if shard.has_ended:
                     break
                 self._abort(shard, transaction)
@@ -334,16 +339,42 @@ class TransactionCoordinator:
 
     async def forget_expired(self) -> None:
         """Forget transactional ids that were not used for `transactional.id.expiration.ms`."""
-        before = self._clock.now_ms() - self._settings.expiration_ms()
+        expiration_ms = self._settings.expiration_ms()
         for shard in self._runtime.active_shards():
-            while not shard.has_ended and (expired := shard.state.expired(before, _AT_A_TIME)):
-                try:
-                    shard.execute(partial(_remove, expired))
-                except ApiError as error:
-                    logger.warning("%r cannot forget transactional ids: %s; trying again later", shard, error)
-                    break
-                await asyncio.sleep(0)
+            await self._forget(shard, lambda state: state.expired(expiration_ms, _AT_A_TIME))
+
+    async def forget_idlest(self) -> None:
+        """Anybody can invent transactional ids. Beyond `transactional.id.max.per.broker` forget those that
+        were not used for longest; one whose transaction is open is not forgotten."""
+        shards = self._runtime.active_shards()
+        most = self._settings.most_ids()
+        before = sum(shard.state.weight for shard in shards)
+        limit = fair_limit([shard.state.weight for shard in shards], most)
+        if limit is None:
+            return
+        for shard in shards:
+            await self._forget(shard, lambda state: state.idlest(state.weight - limit, _AT_A_TIME))
+        after = sum(shard.state.weight for shard in shards)
+        logger.warning(
+            "%d transactional ids are known, transactional.id.max.per.broker allows %d: forgot %d that were "
+            "not used for longest",
+            before,
+            most,
+            before - after,
+        )
+
+    async def _forget(
+        self, shard: Shard[TransactionShard], find: Callable[[TransactionShard], list[str]]
+    ) -> None:
+        """Forget what `find` finds until it finds no more, with other work of the event loop in between."""
+        while not shard.has_ended and (found := find(shard.state)):
+            try:
+                shard.execute(partial(_remove, found))
+            except ApiError as error:
+                logger.warning("%r cannot forget transactional ids: %s; trying again later", shard, error)
+                break
             await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     # -- leadership ---------------------------------------------------------------------------------------
 
