@@ -154,7 +154,8 @@ _running: set[asyncio.Task[Any]] = set()  # the event loop itself holds no stron
 def run_coroutine(coroutine: Coroutine[Any, Any, T | Completion[T]]) -> Completion[T]:
     """The result of a coroutine, or of the completion that it returns.
 
-    It runs to its end even if the completion is cancelled: what it has begun is finished.
+    It runs to its end even if the completion is cancelled: what it has begun is finished. A coroutine that is
+    cancelled itself, or by what it waited for, is an error: its consumer would wait for ever.
     """
     completion: Completion[T] = Completion()
     task = asyncio.get_running_loop().create_task(coroutine)
@@ -163,6 +164,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T | Completion[T]]) -> Completi
     def done(task: asyncio.Task[T | Completion[T]]) -> None:
         _running.discard(task)
         if task.cancelled():
+            completion.fail(RuntimeError("the work was cancelled"))
             return
         error = task.exception()
         if error is None:

@@ -8,6 +8,7 @@ import time
 import cramjam
 from crc32c import crc32c
 
+from differential.forge import varint
 from ottla.protocol.batches import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -16,16 +17,6 @@ ZSTD = 4
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def varint(number: int) -> bytes:
-    raw = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    out.append(raw)
-    return bytes(out)
 
 
 def record(

@@ -22,6 +22,18 @@ LONG = {
     "a large batch to be compressed anew at the highest level",
     "settings for 100,000 invented groups",
     "DescribeConfigs of 30,000 invented groups",
+    "AddPartitionsToTxn for 20,000 invented transactions",
+    "AddPartitionsToTxn for 2,000 transactions",
+    "DescribeTransactions of 100,000 invented ids",
+    "OffsetCommit of a million entries, padded to 60 MB",
+    "a Produce naming 50,000 topics that do not exist",
+    "300,000 tiny compressed records too far ahead",
+    "Fetch of 20,000 topics that waits",
+    "ListOffsets by time over five batches of 100,000 records, two clients",
+    "batches of 301 records that hold 90,000 headers, one after the other",
+    "OffsetFetch of one partition 100,000 times",
+    "DescribeProducers of one partition 5,000 times",
+    "a Produce of batches to be opened to 500 partitions",
 }
 """Larger forms of others: with those left, each mechanism is still attacked in every run."""
 assert {attack.name for attack in ATTACKS} >= LONG

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from unit.storage.logs import batch
 
 SESSION_SECONDS = 2.0
+LOCKED_STOP_SECONDS = 20.0
+"""It takes four, and took forty when each of its calls waited for the lock."""
 SETTINGS = {
     "replica.fetch.wait.max.ms": 100,
     "replica.fetch.backoff.ms": 100,
@@ -157,7 +161,7 @@ async def test_a_coordinator_that_cannot_reach_the_registry_coordinates_no_group
         cut = Cut(cluster, found)
         await cut.begin()
         await until(lambda: cluster.brokers[found]._fencing.is_fenced())
-        assert await offsets_of_a_group(cluster, found) is ErrorCode.NOT_COORDINATOR
+        assert await offsets_of_a_group(cluster, found) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (await cluster.call(found, request, version=3)).node_id == -1
         assert not cluster.brokers[found].controller.active
         cut.end()
@@ -185,3 +189,22 @@ async def test_consumers_read_nothing_that_was_written_to_a_leader_fenced_by_the
         assert (seen.error_code, seen.high_watermark) == (0, 1)
         source.start()
         await until(lambda: led_by(cluster.brokers[old], topic) != old)
+
+
+async def test_a_broker_stops_soon_while_the_registry_is_locked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a backup that hangs: nobody takes over then, and nobody has to be waited for."""
+    async with cluster_in(tmp_path) as cluster:
+        await started(cluster)
+        controller = cluster.controller
+        lock = sqlite3.connect(tmp_path / "shared.sqlite", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        try:
+            began = time.monotonic()
+            await cluster.stop(controller)
+            assert time.monotonic() - began < LOCKED_STOP_SECONDS
+        finally:
+            lock.close()
+        assert f"broker {controller} stops without a controlled shutdown" in caplog.text
+        assert "left the cluster without saying so: database is locked" in caplog.text

@@ -380,7 +380,7 @@ async def test_groups_that_are_gone_are_removed_by_the_next_start(
     async with showing(tmp_path, make_registry) as shown:
         await shown.commit("g", {0: 1})
         await shown.until("g", lambda nodes: "/offsets/t/0" in nodes)
-        await shown.broker(1)._projector.stop()
+        await shown.broker(1)._coordinators._projector.stop()
         await shown.delete("g")
         await shown.cluster.stop(1)
         assert await shown.nodes("g")
@@ -442,7 +442,7 @@ async def test_groups_beyond_the_limit_are_left_out_until_there_is_space(
         return SqliteRegistry(SqliteStore(tmp_path / "shared.sqlite", durable=False), SystemClock())
 
     async with showing(tmp_path, make) as shown:
-        shown.broker(1)._projector._max_bytes = 1_000
+        shown.broker(1)._coordinators._projector._max_bytes = 1_000
         await shown.commit("a", {0: 1, 1: 1})
         await shown.until("a", lambda nodes: "/offsets/t/1" in nodes)
         await shown.commit("b", {0: 1, 1: 1})
@@ -484,4 +484,4 @@ async def test_nothing_is_shown_by_default(tmp_path: Path, make_registry: Callab
     async with showing(tmp_path, make_registry, projection="false") as shown:
         await shown.commit("g", {0: 1})
         assert not await shown.registry.exists(layout.CONSUMERS)
-        assert shown.broker(1)._projector._task is None
+        assert shown.broker(1)._coordinators._projector._task is None

@@ -5,6 +5,7 @@ The producer speaks the second protocol (KIP-890): leaders add partitions, and e
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from ottla.protocol_client.groups import TRANSACTION, ask
 from ottla.protocol_client.offsets import LATEST, list_offsets
 from ottla.protocol_client.wire import Wire, check
 from ottla.testing.in_process_cluster import InProcessCluster
+from zookeeper_server import shared_server
 
 TOPIC, PARTITIONS = "t", 2
 NAME = "tx"
@@ -107,7 +109,7 @@ def _checked(response: Any) -> Any:
     return response
 
 
-def cluster() -> InProcessCluster:
+def cluster(**settings: object) -> InProcessCluster:
     return ottla.testing.cluster(
         3,
         topics={TOPIC: PARTITIONS},
@@ -115,6 +117,7 @@ def cluster() -> InProcessCluster:
             "transaction.state.log.num.partitions": 1,
             "broker.session.timeout.ms": 2000,
             "broker.heartbeat.interval.ms": 500,
+            **settings,
         },
     )
 
@@ -150,6 +153,25 @@ def test_a_transaction_ends_as_asked_although_its_coordinator_dies(commit: bool)
         producer.end(commit=True)
         expected = ["before", "open", "decided", "after"] if commit else ["before", "after"]
         assert committed(brokers) == [expected] * PARTITIONS
+
+
+def test_a_transaction_goes_on_although_its_coordinator_moves_on_zookeeper() -> None:
+    registry = f"zookeeper://{shared_server().address}/{uuid.uuid4().hex}"
+    with cluster(**{"ottla.registry": registry}) as brokers:
+        producer = Producer(brokers)
+        producer.send("committed")
+        first = brokers.leader(TRANSACTION_TOPIC)
+        brokers.stop(first)  # it hands its leaderships over
+        second = brokers.wait_for_leader(TRANSACTION_TOPIC, other_than=first)
+        producer.end(commit=True)
+        producer.send("aborted")
+        brokers[first].start()
+        brokers.wait_until_in_sync(TRANSACTION_TOPIC, TOPIC)
+        brokers.kill(second)
+        producer.end(commit=False)
+        producer.send("last")
+        producer.end(commit=True)
+        assert committed(brokers) == [["committed", "last"]] * PARTITIONS
 
 
 def test_an_instance_that_was_replaced_stays_fenced_by_the_next_coordinator() -> None:

@@ -27,6 +27,8 @@ LIMIT = 60.0
 
 _FORKED = {"cluster", "consume", "group", "log", "produce", "topic", "transaction"}
 """Commands that run in a process forked from one that has imported them; the others start from nothing."""
+_FORKED_OF_PIPELINE = {"reset", "status"}
+"""The same of `ottla pipeline`: those that start no Spark."""
 
 _fork_server = ForkServer()
 
@@ -57,7 +59,7 @@ class Command:
 
     def __call__(self, *arguments: str, input: str | bytes = b"", **environment: str) -> Result:
         data = input.encode() if isinstance(input, str) else input
-        if arguments and arguments[0] in _FORKED and not environment:
+        if _is_forked(arguments) and not environment:
             return self._forked(list(arguments), data)
         done = subprocess.run(
             [OTTLA, *arguments],
@@ -99,6 +101,15 @@ class Command:
         terminal = Terminal([str(OTTLA), *arguments], self.environment | {"TERM": "xterm-256color"}, columns)
         terminal.limit = self.limit
         return terminal
+
+
+def _is_forked(arguments: tuple[str, ...]) -> bool:
+    match arguments:
+        case ("pipeline", command, *_):
+            return command in _FORKED_OF_PIPELINE
+        case (command, *_):
+            return command in _FORKED
+    return False
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -13,6 +13,7 @@ the child's process id in a line, and when the child has ended with its exit cod
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import signal
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import IO, Any
 
 _LONGEST = 1 << 20
+_FOR_PIPELINES = ("ottla.cli.pipeline_reset", "ottla.cli.pipeline_status", "pyspark.sql.functions")
+"""What is imported when the first command of a pipeline comes: it takes longer than all the rest."""
 
 
 class ForkServer:
@@ -88,10 +91,14 @@ def _serve(sock: socket.socket) -> None:
             return
         while not request.endswith(b"\n"):
             request += sock.recv(_LONGEST)
+        asked = json.loads(request)
+        if asked["arguments"][0] == "pipeline":
+            for module in _FOR_PIPELINES:
+                importlib.import_module(module)
         child = os.fork()
         if not child:
             sock.close()
-            os._exit(_run(main.main, json.loads(request), streams))
+            os._exit(_run(main.main, asked, streams))
         for descriptor in streams:
             os.close(descriptor)
         sock.sendall(b"%d\n" % child)

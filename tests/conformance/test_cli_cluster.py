@@ -36,10 +36,12 @@ def test_status_for_programs_has_everything(broker: InProcessBroker) -> None:
     assert document == {
         "controller": 1,
         "healthy": True,
+        "supervisor": None,
         "brokers": [
             {
                 "id": 1,
                 "address": broker.bootstrap_servers,
+                "pid": None,
                 "rack": "west",
                 "state": "alive",
                 "leads": 3,

@@ -63,6 +63,16 @@ def test_describe_shows_the_partitions_of_a_transaction(
     assert lines[-1].split() == [topic, "0"]
 
 
+def test_consume_says_what_a_transaction_holds_back(
+    command: Command, producer: ConfluentTransactions, topic: str
+) -> None:
+    held_back = command.ok("consume", topic)
+    assert (held_back.out, "has more from offset 0 on" in held_back.err) == ("", True)
+    assert command.ok("consume", topic, "--isolation", "uncommitted").lines == ["a"]
+    producer.commit()
+    assert (command.ok("consume", topic).lines, command.ok("consume", topic).err) == (["a"], "")
+
+
 def test_an_id_that_is_not_there_is_refused(command: Command, transactional_id: str) -> None:
     for arguments in (["describe", transactional_id], ["abort", transactional_id, "--yes"]):
         result = command("transaction", *arguments)
@@ -135,3 +145,7 @@ def test_what_makes_no_sense_is_refused(command: Command, arguments: list[str]) 
     result = command("transaction", *arguments)
     assert result.code == 2, result
     assert result.err.startswith("error: ")
+
+
+def test_a_state_that_there_is_not_is_refused_with_those_there_are(command: Command) -> None:
+    assert "PrepareCommit" in command("transaction", "list", "--state", "no-such-state").err

@@ -21,19 +21,26 @@ _LETTERS = ["a", "-", "\0", "Z9", "é", "ß", "ሴ", "漢字", "😀", "\ud7ff",
 _LATEST_TIME_MS = 253_402_300_799_999  # the end of the year 9999, where Python's own times end
 
 
+_VERSIONS: dict[Message, range] = {
+    cls: range(api.min_version, api.max_version + 1)
+    for api in APIS.values()
+    for cls in (api.request, api.response)
+}
+
+
+def messages() -> list[Message]:
+    """Every message that is declared."""
+    return list(_VERSIONS)
+
+
+def versions_of(cls: Message) -> range:
+    """The versions that it is declared for."""
+    return _VERSIONS[cls]
+
+
 def declared() -> list[tuple[Message, int]]:
-    """Every message with every version it is declared for."""
-    return [
-        (cls, version)
-        for api in APIS.values()
-        for cls in (api.request, api.response)
-        for version in range(api.min_version, api.max_version + 1)
-    ]
-
-
-def name_of(case: object) -> str:
-    """What a message or a version is called in the name of a test."""
-    return case.__name__ if isinstance(case, type) else f"v{case}"
+    """Every message with every version."""
+    return [(cls, version) for cls, versions in _VERSIONS.items() for version in versions]
 
 
 def random_message(rng: Random, cls: type[Any], version: int, *, nulls: bool = True) -> Any:

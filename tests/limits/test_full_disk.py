@@ -33,6 +33,8 @@ from small_file_system import small_file_system
 
 MB = 1 << 20
 HEALED_WITHIN = 20.0
+PAUSE = 0.02
+"""Seconds between two looks at what a broker in this process does meanwhile."""
 TO_THE_END = {"log.dir.min.free.bytes": 0}  # what happens before the end is in test_free_space
 
 SMALL_SEGMENTS = {"log.segment.bytes": 1 * MB, "log.segment.delete.delay.ms": 100}
@@ -245,10 +247,13 @@ def test_without_its_reserve_a_broker_starts_on_a_full_disk_and_deletes_a_topic(
                 deadline = time.monotonic() + HEALED_WITHIN
                 while (produced := client.produce("kept", b"after")).error_code:
                     assert time.monotonic() < deadline, f"it did not heal: {produced.error_message}"
+                    time.sleep(PAUSE)
                 while os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < 4 * MB:
                     assert time.monotonic() < deadline, "the topic is still on the disk"
+                    time.sleep(PAUSE)
                 while not reserve.exists():  # it is made again with one of the next writes to the registry
                     assert time.monotonic() < deadline, "what is kept back was not restored"
                     broker.create_topic("another")
                     delete(client, "another")
+                    time.sleep(PAUSE)
                 assert reserve.stat().st_size == SIZE

@@ -103,10 +103,10 @@ def test_a_client_that_pipelines_requests_and_never_reads_takes_no_memory(broker
     """The same with answers that are made in memory."""
     before = broker.resident_bytes
     with ExitStack() as stack:
-        for _ in range(20):
+        for _ in range(10):
             reader = stack.enter_context(RawClient(broker.bootstrap_servers, receive_buffer=8192))
             reader.socket.setblocking(False)
-            requests = b"".join(reader.frame(ApiVersionsRequest(), 0) for _ in range(20_000))
+            requests = b"".join(reader.frame(ApiVersionsRequest(), 0) for _ in range(10_000))
             try:
                 reader.socket.sendall(requests)
             except BlockingIOError:
@@ -136,11 +136,11 @@ def test_clients_that_disconnect_in_purgatory_leave_no_memory_or_descriptors(bro
 
 
 def test_unread_responses_stay_within_their_memory_limit(tmp_path: Path) -> None:
-    """Forty clients ask for much and read nothing: the slowest are cut off, and the broker says so."""
+    """Twenty clients ask for much and read nothing: the slowest are cut off, and the broker says so."""
     names = [MetadataRequestTopic(name=f"no-such-topic-{number:05d}") for number in range(20_000)]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
     settings = {
-        "queued.max.request.bytes": 8 * MB,
+        "queued.max.request.bytes": 4 * MB,
         "socket.request.max.bytes": 4 * MB,
         "socket.send.buffer.bytes": 16 * 1024,
     }
@@ -149,7 +149,7 @@ def test_unread_responses_stay_within_their_memory_limit(tmp_path: Path) -> None
             assert len(client.call(request, 8).topics) == len(names)
         before = broker.resident_bytes
         clients = []
-        for _ in range(40):
+        for _ in range(20):
             client = stack.enter_context(RawClient(broker.bootstrap_servers, receive_buffer=4096, timeout=30))
             client.send(request, 8)
             clients.append(client)
@@ -160,5 +160,5 @@ def test_unread_responses_stay_within_their_memory_limit(tmp_path: Path) -> None
         assert clients[0].is_closed(within=5), "the one that waits for longest"
         assert len(clients[-1].receive().topics) == len(names), "the last client still gets its response"
         # Two requests at a time are worked on, each with 20,000 entries and as many answers.
-        assert broker.resident_bytes - before < (8 + 2 * 24) * MB
+        assert broker.resident_bytes - before < (4 + 2 * 24) * MB
         assert is_served_quickly(broker)

@@ -10,12 +10,12 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from effort import examples
 from fuzz.hostile import ABSURD, expensive, spoil
-from fuzz.random_messages import Message, declared, name_of, random_message
+from fuzz.random_messages import Message, random_message, versions_of
 from ottla.protocol import decoders
 from ottla.protocol.apis import APIS, Api
 from ottla.protocol.codec import Malformed, decode, decode_in_slices, decoder, encode, encode_in_slices
@@ -33,11 +33,14 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from ottla.protocol.schema import Request
+from property.message_versions import for_each_message, for_each_version
 
 T = TypeVar("T")
 
-few = settings(max_examples=examples(4, 50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(2, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)
+PLACES = examples(6, 50)
+"""Where absurd counts are written in a message."""
 
 # What is in use besides the message: the error, its text, frames of the interpreter.
 SLACK = 32 << 10
@@ -72,7 +75,7 @@ def _peak_of_one(decode: Callable[[memoryview, int], object], frame: bytes) -> i
     return tracemalloc.get_traced_memory()[1] - before
 
 
-@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+@for_each_version()
 def test_a_message_cut_off_at_any_byte_is_malformed(cls: Message, version: int) -> None:
     frame = b"".join(encode(random_message(Random(version), cls, version), version))
     for end in range(len(frame)):
@@ -80,7 +83,7 @@ def test_a_message_cut_off_at_any_byte_is_malformed(cls: Message, version: int) 
             decode(cls, version, memoryview(frame)[:end])
 
 
-@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+@for_each_version()
 def test_trailing_bytes_are_ignored_in_requests_and_malformed_in_responses(
     cls: Message, version: int
 ) -> None:
@@ -93,11 +96,13 @@ def test_trailing_bytes_are_ignored_in_requests_and_malformed_in_responses(
             decode(cls, version, memoryview(frame + b"\0"))
 
 
-@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+@for_each_message()
 @few
 @given(seed=seeds)
-def test_a_corrupted_message_is_malformed_or_round_trips(cls: Message, version: int, seed: int) -> None:
+def test_a_corrupted_message_is_malformed_or_round_trips(cls: Message, seed: int) -> None:
     rng = Random(seed)
+    version = rng.choice(versions_of(cls))
+    note(f"version {version}")
     frame = b"".join(encode(random_message(rng, cls, version), version))
     for _ in range(5):
         try:
@@ -109,17 +114,19 @@ def test_a_corrupted_message_is_malformed_or_round_trips(cls: Message, version: 
         assert b"".join(encode(decode(cls, version, memoryview(again)), version)) == again
 
 
-@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+@for_each_message()
 @few
-@given(frame=st.binary(max_size=300))
-def test_random_bytes_are_malformed_or_a_message(cls: Message, version: int, frame: bytes) -> None:
+@given(seed=seeds, frame=st.binary(max_size=300))
+def test_random_bytes_are_malformed_or_a_message(cls: Message, seed: int, frame: bytes) -> None:
+    version = Random(seed).choice(versions_of(cls))
+    note(f"version {version}")
     try:
         decode(cls, version, memoryview(frame))
     except Malformed as error:
         assert str(error).startswith(f"{cls.__name__} v{version}: ")
 
 
-@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+@for_each_version()
 def test_absurd_counts_anywhere_in_a_small_message_allocate_next_to_nothing(
     cls: Message, version: int
 ) -> None:
@@ -129,7 +136,7 @@ def test_absurd_counts_anywhere_in_a_small_message_allocate_next_to_nothing(
         decoder(cls, version),
         (
             frame[:at] + absurd + frame[at + len(absurd) :]
-            for at in range(0, len(frame), 1 + len(frame) // 50)
+            for at in range(0, len(frame), 1 + len(frame) // PLACES)
             for absurd in ABSURD
         ),
         allowed,
@@ -137,27 +144,26 @@ def test_absurd_counts_anywhere_in_a_small_message_allocate_next_to_nothing(
     assert peak <= allowed
 
 
-SMALL_LIMIT = 1 << 20
-
-
-def weigh(cls: type[Request], version: int, counts: Iterable[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def weigh(
+    cls: type[Request], version: int, limit: int, counts: Iterable[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Requests of so many elements: the larger ones are refused, and the largest accepted one comes close.
 
     By a limit much lower than the real one, since measuring memory takes long. Contents of strings are not
     charged for: there is one copy of them, and a second one while a string is being made.
     """
-    monkeypatch.setattr(decoders, "MEMORY_LIMIT", SMALL_LIMIT)
+    monkeypatch.setattr(decoders, "MEMORY_LIMIT", limit)
     read = decoders.compile_decoder(cls, version)
     for place, request in expensive(Random(version), cls, version):
         for count in counts:
             frame = b"".join(encode(request(count), version))
-            allowed = SMALL_LIMIT + 2 * len(frame) + SLACK
+            allowed = limit + 2 * len(frame) + SLACK
             assert peak_of_decoding(read, [frame], allowed) <= allowed, (place, count)
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 def test_no_request_needs_more_memory_than_the_limit(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    weigh(api.request, api.max_version, (3000, 8000), monkeypatch)
+    weigh(api.request, api.max_version, 1 << 18, (750, 2000), monkeypatch)
 
 
 @pytest.mark.slow
@@ -167,7 +173,7 @@ def test_no_request_of_any_version_needs_more_memory_than_the_limit(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in range(api.min_version, api.max_version + 1):
-        weigh(api.request, version, (1500, 2300, 3500, 5000, 7500, 11_000, 17_000), monkeypatch)
+        weigh(api.request, version, 1 << 20, (1500, 2300, 3500, 5000, 7500, 11_000, 17_000), monkeypatch)
 
 
 def test_padding_does_not_raise_the_memory_limit() -> None:
@@ -179,7 +185,7 @@ def test_padding_does_not_raise_the_memory_limit() -> None:
             decode(OffsetCommitRequest, 8, memoryview(frame + bytes(padding)))
 
 
-@pytest.mark.parametrize(("cls", "version"), declared(), ids=name_of)
+@for_each_version()
 def test_decoding_and_encoding_in_slices_gives_the_same_result(cls: Message, version: int) -> None:
     message = random_message(Random(version), cls, version)
     frame = b"".join(encode(message, version))

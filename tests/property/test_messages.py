@@ -4,56 +4,68 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from fuzz.random_messages import Message, declared, name_of, random_message
+from fuzz.random_messages import Message, messages, random_message, versions_of
 from ottla.protocol.apis import APIS, FIRST_OWN
 from ottla.protocol.codec import decode, encode
+from ottla.protocol.schema import Request, Response
+from property.message_versions import for_each_message, for_each_version
 from property.oracles import kafka_python_bytes, kafka_python_knows, kio_bytes
 
 # The first kind can be shrunk but is often dull; the second is never dull.
 chance = st.randoms(use_true_random=False) | st.randoms(use_true_random=True)
-few = settings(max_examples=examples(6, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(2, 800), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 # Messages of our own have no oracle.
-of_kafka = [case for case in declared() if case[0].api_key < FIRST_OWN]
-own = [case for case in declared() if case[0].api_key >= FIRST_OWN]
+of_kafka = [cls for cls in messages() if cls.api_key < FIRST_OWN]
+own = [cls for cls in messages() if cls.api_key >= FIRST_OWN]
 
 
-@pytest.mark.parametrize(("cls", "version"), own, ids=name_of)
+@for_each_message(own)
 @few
 @given(chance)
-def test_messages_round_trip(cls: Message, version: int, rng: Random) -> None:
+def test_messages_round_trip(cls: Message, rng: Random) -> None:
+    version = _any_version(cls, rng)
     message = random_message(rng, cls, version)
     assert decode(cls, version, memoryview(b"".join(encode(message, version)))) == message
 
 
-@pytest.mark.parametrize(("cls", "version"), of_kafka, ids=name_of)
+@for_each_message(of_kafka)
 @few
 @given(chance)
-def test_encoded_messages_equal_those_of_kio_and_kafka_python(
-    cls: Message, version: int, rng: Random
-) -> None:
-    message = random_message(rng, cls, version)
-    ours = b"".join(encode(message, version))
-    assert ours == kio_bytes(message, version)
-    if kafka_python_knows(cls):
-        assert ours == kafka_python_bytes(message, version)
-    assert decode(cls, version, memoryview(ours)) == message
+def test_encoded_messages_equal_those_of_kio_and_kafka_python(cls: Message, rng: Random) -> None:
+    version = _any_version(cls, rng)
+    _compare(random_message(rng, cls, version), version)
 
 
-@pytest.mark.parametrize(("cls", "version"), of_kafka, ids=name_of)
+@for_each_version(of_kafka)
+def test_every_version_is_encoded_like_kio_and_kafka_python_do(cls: Message, version: int) -> None:
+    rng = Random(version)
+    for _ in range(examples(1, 2)):
+        _compare(random_message(rng, cls, version), version)
+
+
+@for_each_version(of_kafka)
 def test_a_default_message_is_encoded_like_kio_and_kafka_python_do(cls: Message, version: int) -> None:
-    message = cls()
+    _compare(cls(), version)
+
+
+def _any_version(cls: Message, rng: Random) -> int:
+    version = rng.choice(versions_of(cls))
+    note(f"version {version}")
+    return version
+
+
+def _compare(message: Request | Response, version: int) -> None:
     ours = b"".join(encode(message, version))
     assert ours == kio_bytes(message, version)
-    if kafka_python_knows(cls):
+    if kafka_python_knows(type(message)):
         assert ours == kafka_python_bytes(message, version)
-    assert decode(cls, version, memoryview(ours)) == message
+    assert decode(type(message), version, memoryview(ours)) == message
 
 
 def test_the_versions_are_those_that_kafka_4_3_advertises() -> None:

@@ -155,3 +155,22 @@ def test_a_coroutine_becomes_a_completion_and_is_finished_though_cancelled() -> 
         assert [type(error) for error in failing.errors] == [KeyError]
 
     asyncio.run(main())
+
+
+def test_a_coroutine_that_is_cancelled_by_what_it_waits_for_is_an_error() -> None:
+    async def scenario() -> Consumer:
+        event: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def work() -> int:
+            return await event
+
+        consumer = Consumer(run_coroutine(work()))
+        await asyncio.sleep(0)
+        event.cancel()
+        for _ in range(3):  # the future tells the task, and the task its callbacks
+            await asyncio.sleep(0)
+        return consumer
+
+    consumer = asyncio.run(scenario())
+    assert consumer.results == []
+    assert [type(error) for error in consumer.errors] == [RuntimeError]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from ottla.cluster import layout
+from ottla.cluster import features, layout
 from ottla.cluster.layout import Lost
 from ottla.cluster.registry import Registry
 from ottla.config.values import REGISTRY_FILE
@@ -22,11 +22,18 @@ logger = logging.getLogger("ottla.broker")
 
 
 class WrongFolder(Exception):
-    """The data folder was written by another cluster or another broker."""
+    """The data folder was written by another cluster or another broker, or the cluster by a later release."""
 
 
 async def check_belongs_here(directory: LogDirectory, node_id: int, registry: Registry) -> Lost:
     """Refuse the data of another cluster or broker. What may be lost of what it held."""
+    levels = await registry.find(layout.config_path(features.RESOURCE))
+    newer = None if levels is None else features.unsupported(layout.from_bytes(levels.data))
+    if newer is not None:
+        raise WrongFolder(
+            f"the cluster uses {newer}, which this release of Ottla does not support; use the release that "
+            "the other brokers run"
+        )
     ours = _owner(await layout.cluster_id_of(registry), node_id)
     try:
         found = directory.read_meta()

@@ -85,6 +85,7 @@ class DiskReports:
         self._report = HEALTHY
         self._heard: DiskReport | None = HEALTHY  # None: that is not known
         self._heard_in = (-1, -1)  # controller epoch and broker epoch
+        self._unheard_for = ""  # why the controller did not hear it; told once
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -169,8 +170,11 @@ class DiskReports:
             try:
                 self._heard_in = await self._send(report)
                 self._heard = report
+                self._unheard_for = ""
             except ApiError as error:
-                logger.warning("the controller does not know yet how the disk is: %s", error)
+                if self._unheard_for != str(error):
+                    self._unheard_for = str(error)
+                    logger.warning("the controller does not know yet how the disk is, trying on: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             except Exception:
                 logger.exception("the disk could not be reported by a defect of ours; trying again")

@@ -3,7 +3,8 @@
 The follower waits for what is new since the image it has, and hands each change to its listeners, one after
 the other in a fixed order. When the first ones are done, the new image counts and requests see it. The others
 come after that, and then callers that wait for its version go on. A change that fails before it counts is
-handed to the listeners once more, from the first one on, so they have to bear that.
+handed to the listeners once more, from the first one on, so they have to bear that. After it counts, one that
+fails does not keep the others from the change.
 """
 
 from __future__ import annotations
@@ -114,7 +115,10 @@ class ImageFollower:
                 await listener(change)
             self.image = change.image
             for listener in self._after:
-                await listener(change)
+                try:
+                    await listener(change)
+                except Exception:  # the image counts: the others, and those who wait for it, must hear of it
+                    logger.exception("a part of the broker could not take over image %d", self.image.version)
         for reached, version in self._versions.items():
             if version <= self.image.version and not reached.done():
                 reached.set_result(None)

@@ -85,6 +85,10 @@ class IsrChanges:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
+    @property
+    def max_lag_ms(self) -> int:
+        return self._max_lag_ms()
+
     def fetch_of(self, broker_id: int, broker_epoch: int) -> FollowerFetch:
         """A fetch of a follower, now. ApiError when its broker has started again since."""
         node = self._image().brokers.get(broker_id)

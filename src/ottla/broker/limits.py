@@ -68,6 +68,7 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
         replication_factor=config["default.replication.factor"],
         max_partitions=config["max.partitions"],
         offsets_partitions=config["offsets.topic.num.partitions"],
+        transaction_partitions=config["transaction.state.log.num.partitions"],
         max_configured_groups=config["max.configured.groups"],
         min_insync_replicas=config["min.insync.replicas"],
         unclean_elections=config["unclean.leader.election.enable"],

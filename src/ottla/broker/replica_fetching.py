@@ -81,6 +81,7 @@ class ReplicaFetching:
         self._admit = admit
         self._places: dict[Key, _Place] = {}
         self._loops: dict[int, FetchLoop] = {}
+        self._is_closed = False
 
     def __len__(self) -> int:
         """How many partitions are fetched."""
@@ -104,8 +105,13 @@ class ReplicaFetching:
             if self._node_id in state.replicas and (topic.id, index) not in self._places
         )
 
+    async def close(self) -> None:
+        """Fetch nothing any more, whatever images say that are taken over until the broker has left."""
+        self._is_closed = True
+        await self.stop()
+
     async def stop(self) -> None:
-        """Fetch nothing any more."""
+        """Fetch nothing until an image says so again."""
         self._places.clear()
         loops, self._loops = list(self._loops.values()), {}
         await asyncio.gather(*(loop.stop() for loop in loops))
@@ -122,7 +128,8 @@ class ReplicaFetching:
         key = topic.id, index
         partition = self._replicas.held(topic.name, index)
         if (
-            partition is None
+            self._is_closed
+            or partition is None
             or partition.log.failure is not None
             or self._node_id not in state.replicas
             or state.leader in (NO_LEADER, self._node_id)

@@ -249,11 +249,14 @@ class RequestScheduler:
         return one.request
 
     def _work_on_next(self) -> Request | None:
-        """One step of the next job."""
+        """One step of the next job. A defect in its answer may not keep the others from being served."""
         job = self._jobs.popleft()
         if job.step():
             self._open_next()
-            job.finish()
+            try:
+                job.finish()
+            except Exception:
+                logger.exception("the answer of a long request could not be sent")
         else:
             self._jobs.append(job)
         return job.request

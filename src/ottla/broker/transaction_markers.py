@@ -10,6 +10,9 @@ newest.
 A leader that knows a higher epoch of the producer (INVALID_PRODUCER_EPOCH) has ended this transaction before:
 no record of it can follow, so it counts as settled.
 
+No marker is given up, whatever goes wrong: an error that nobody expects is logged, and it is sent again like
+one that was refused. Otherwise its transaction would stay open, and readers of its partitions would wait.
+
 The coordinator that sends markers is named in them by the epoch of its leadership, and leaders refuse one
 that has been replaced. So a broker that does not know of that yet does no harm.
 """
@@ -87,7 +90,7 @@ class TransactionMarkers:
 
     def send(self, due: MarkersDue) -> None:
         """Bring all its markers to their leaders; the coordinator hears of each by `due.settled`."""
-        self._route(due, due.remaining, 0)
+        self._route(due, sorted(due.remaining), 0)
 
     async def stop(self) -> None:
         self._stopped = True
@@ -139,7 +142,11 @@ class TransactionMarkers:
 
     async def _settle_if_gone(self, part: _Part) -> None:
         """These partitions are not in the image."""
-        is_newest = await self._has_newest_image()
+        try:
+            is_newest = await self._has_newest_image()
+        except Exception:
+            logger.exception("it cannot be found out which partitions exist; trying again")
+            is_newest = False
         image = self._image()
         gone = [each for each in part.partitions if _leader(image, each) is _GONE]
         if is_newest and gone and part.due.is_wanted:
@@ -171,6 +178,9 @@ class TransactionMarkers:
         except ApiError as error:
             self._refused(parts, str(error))
             return
+        except Exception as error:  # noqa: BLE001 - it is logged, and the markers are sent again
+            self._failed(parts, error)
+            return
         if isinstance(response, Completion):
             response.then(
                 lambda written: self._take(parts, written), lambda error: self._refused(parts, str(error))
@@ -199,8 +209,14 @@ class TransactionMarkers:
             response = await client.call(_request(parts), timeout=_CALL_SECONDS)
         except (ApiError, PeerUnreachable, UnsupportedByPeer) as error:
             self._refused(parts, str(error))
+        except Exception as error:  # noqa: BLE001 - it is logged, and the markers are sent again
+            self._failed(parts, error)
         else:
             self._take(parts, response)
+
+    def _failed(self, parts: list[_Part], error: Exception) -> None:
+        logger.exception("markers of %d transactions could not be written; trying again", len(parts))
+        self._refused(parts, repr(error))
 
     def _refused(self, parts: list[_Part], why: str) -> None:
         for part in parts:

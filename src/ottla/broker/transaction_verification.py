@@ -2,7 +2,7 @@
 
 A leader takes the first records of a transaction only when the coordinator has said that the transaction is
 open and has the partition (KIP-890). Otherwise a request that was delayed could begin a transaction that
-nobody would ever end. Newer clients leave it to the leader to add the partition: then the same question adds
+nobody would ever end. Newer clients leave it to the leader to add the partition: then the same request adds
 it. `VerificationGuard`s in the log (see `Partition.begin_verification`) tie the answer to the append.
 
 The coordinator is asked in this process if it is here. For every other broker there is one request under way
@@ -44,18 +44,23 @@ Errors = dict[Place, ErrorCode]
 """By partition. Those that may be written to are not among them."""
 
 VERIFICATION = "verification"
-"""The connections that questions go by."""
+"""The connections that checks go by."""
 _PRODUCE_ABORTABLE_SINCE, _PRODUCE_ADDS_SINCE = 11, 12
 _COMMIT_ABORTABLE_SINCE, _COMMIT_ADDS_SINCE = 4, 5
 MOST_VERIFICATIONS = 5
 """So often records are verified again because a marker came meanwhile, which ends a verification. It is that
 of the transaction before, as a rule."""
 _TIMEOUT_SECONDS = 10.0
-_RETRY_PAUSE_SECONDS = 0.02
-_RETRY_SECONDS = 0.1
-"""So long markers of the transaction before may take. Then the client tries again itself."""
 _MOST_IN_REQUEST = 5_000
 """Partitions in one request to another broker, unless one transaction alone has more."""
+
+
+class Retries(NamedTuple):
+    """How a leader tries again to add its partition while the transaction before is being completed."""
+
+    pause: float
+    seconds: float
+    """So long markers of the transaction before may take. Then the client tries again itself."""
 
 
 class Abilities(NamedTuple):
@@ -67,7 +72,7 @@ class Abilities(NamedTuple):
     """It knows TRANSACTION_ABORTABLE."""
 
 
-class Question(NamedTuple):
+class PartitionCheck(NamedTuple):
     """Whether these partitions may be written to in a transaction."""
 
     transactional_id: str
@@ -76,7 +81,7 @@ class Question(NamedTuple):
     partitions: Collection[Place]
     adds: bool
 
-    def joins(self, other: Question) -> bool:
+    def joins(self, other: PartitionCheck) -> bool:
         """Whether one entry of a request can ask both."""
         return self[:3] == other[:3] and self.adds == other.adds
 
@@ -132,6 +137,7 @@ class TransactionVerification:
         peer: Callable[[int], PeerClient],
         now: Callable[[], float],
         is_enabled: Callable[[], bool],
+        retries: Callable[[], Retries],
     ) -> None:
         """`coordinator_of` tells the broker that coordinates a transactional id. What `is_enabled` says
         concerns clients that add partitions to transactions themselves."""
@@ -141,6 +147,7 @@ class TransactionVerification:
         self._peer = peer
         self._now = now
         self._is_enabled = is_enabled
+        self._retries = retries
         self._queues: dict[int, _Queue] = {}
 
     def begin(
@@ -163,30 +170,31 @@ class TransactionVerification:
         """Why partitions may not be written to, in terms that the producer's client knows."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
-        end = self._now() + _RETRY_SECONDS
+        retries = self._retries()
+        end = self._now() + retries.seconds
         found: Errors = {}
         left = partitions
         while True:
-            question = Question(transactional_id, producer_id, producer_epoch, left, client.adds)
-            codes = await self._ask(question)
+            check = PartitionCheck(transactional_id, producer_id, producer_epoch, left, client.adds)
+            codes = await self._ask(check)
             found.update((place, code) for place, code in codes.items() if code)
             left = [place for place in left if codes.get(place) is ErrorCode.CONCURRENT_TRANSACTIONS]
             if not left or not client.adds or self._now() >= end:
                 return {place: _for_client(code, client) for place, code in found.items()}
             for place in left:
                 del found[place]
-            await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+            await asyncio.sleep(retries.pause)
 
-    async def _ask(self, question: Question) -> Mapping[Place, ErrorCode]:
-        broker_id = self._coordinator_of(question.transactional_id)
+    async def _ask(self, check: PartitionCheck) -> Mapping[Place, ErrorCode]:
+        broker_id = self._coordinator_of(check.transactional_id)
         if broker_id is None:
-            return _all(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return _all(check, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if broker_id == self._node_id:
-            return await self._local.verify_or_add(*question).as_future()
+            return await self._local.verify_or_add(*check).as_future()
         queue = self._queues.get(broker_id)
         if queue is None:
             queue = self._queues[broker_id] = _Queue(lambda: self._peer(broker_id))
-        return await queue.ask(question)
+        return await queue.ask(check)
 
     async def stop(self) -> None:
         """Whoever waits gets an error that makes clients try again."""
@@ -205,25 +213,25 @@ def _for_client(code: ErrorCode, client: Abilities) -> ErrorCode:
     return code
 
 
-def _all(question: Question, code: ErrorCode) -> Errors:
-    return dict.fromkeys(question.partitions, code)
+def _all(check: PartitionCheck, code: ErrorCode) -> Errors:
+    return dict.fromkeys(check.partitions, code)
 
 
 class _Waiting(NamedTuple):
-    question: Question
+    check: PartitionCheck
     answer: asyncio.Future[Mapping[Place, ErrorCode]]
 
 
 class _Queue:
-    """Questions to one other broker."""
+    """Checks to one other broker."""
 
     def __init__(self, peer: Callable[[], PeerClient]) -> None:
         self._peer = peer
         self._waiting: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def ask(self, question: Question) -> Mapping[Place, ErrorCode]:
-        waiting = _Waiting(question, asyncio.get_running_loop().create_future())
+    async def ask(self, check: PartitionCheck) -> Mapping[Place, ErrorCode]:
+        waiting = _Waiting(check, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._send_all())
@@ -244,24 +252,24 @@ class _Queue:
         finally:
             self._task = None
             for each in under_way:
-                _answer(each, _all(each.question, ErrorCode.NETWORK_EXCEPTION))
+                _answer(each, _all(each.check, ErrorCode.NETWORK_EXCEPTION))
             self._answer_rest()
 
-    async def _send(self, questions: list[_Waiting]) -> None:
+    async def _send(self, checks: list[_Waiting]) -> None:
         try:
-            response = await self._peer().call(_request(questions), timeout=_TIMEOUT_SECONDS)
+            response = await self._peer().call(_request(checks), timeout=_TIMEOUT_SECONDS)
         except (PeerUnreachable, UnsupportedByPeer, ApiError) as error:
-            logger.info("the coordinator of %d transactions cannot be asked: %s", len(questions), error)
-            for each in questions:
-                _answer(each, _all(each.question, ErrorCode.NETWORK_EXCEPTION))
+            logger.info("the coordinator of %d transactions cannot be asked: %s", len(checks), error)
+            for each in checks:
+                _answer(each, _all(each.check, ErrorCode.NETWORK_EXCEPTION))
             return
-        for each, codes in zip(questions, _codes(response, questions), strict=True):
+        for each, codes in zip(checks, _codes(response, checks), strict=True):
             _answer(each, codes)
 
     def _answer_rest(self) -> None:
         while self._waiting:
             each = self._waiting.popleft()
-            _answer(each, _all(each.question, ErrorCode.NETWORK_EXCEPTION))
+            _answer(each, _all(each.check, ErrorCode.NETWORK_EXCEPTION))
 
 
 def _answer(waiting: _Waiting, codes: Mapping[Place, ErrorCode]) -> None:
@@ -271,41 +279,41 @@ def _answer(waiting: _Waiting, codes: Mapping[Place, ErrorCode]) -> None:
 
 
 def _next_questions(waiting: deque[_Waiting]) -> list[_Waiting]:
-    """Take out what one request can ask. A question about a transaction that is in it already with another
-    epoch waits for the next request, as do all later questions about that transaction."""
+    """Take out what one request can ask. A check about a transaction that is in it already with another
+    epoch waits for the next request, as do all later checks about that transaction."""
     taken: list[_Waiting] = []
     left: list[_Waiting] = []
-    entries: dict[str, Question | None] = {}
+    entries: dict[str, PartitionCheck | None] = {}
     partitions = 0
     while waiting:
         each = waiting.popleft()
-        question = each.question
-        entry = entries.setdefault(question.transactional_id, question)
-        is_full = bool(taken) and partitions + len(question.partitions) > _MOST_IN_REQUEST
-        if is_full or entry is None or not entry.joins(question):
-            entries[question.transactional_id] = None
+        check = each.check
+        entry = entries.setdefault(check.transactional_id, check)
+        is_full = bool(taken) and partitions + len(check.partitions) > _MOST_IN_REQUEST
+        if is_full or entry is None or not entry.joins(check):
+            entries[check.transactional_id] = None
             left.append(each)
         else:
             taken.append(each)
-            partitions += len(question.partitions)
+            partitions += len(check.partitions)
     waiting.extend(left)
     return taken
 
 
-def _request(questions: Collection[_Waiting]) -> AddPartitionsToTxnRequest:
+def _request(checks: Collection[_Waiting]) -> AddPartitionsToTxnRequest:
     transactions: dict[str, AddPartitionsToTxnTransaction] = {}
     topics: dict[str, dict[str, dict[int, None]]] = {}
-    for question, _ in questions:
-        name = question.transactional_id
+    for check, _ in checks:
+        name = check.transactional_id
         if name not in transactions:
             transactions[name] = AddPartitionsToTxnTransaction(
                 transactional_id=name,
-                producer_id=question.producer_id,
-                producer_epoch=question.producer_epoch,
-                verify_only=not question.adds,
+                producer_id=check.producer_id,
+                producer_epoch=check.producer_epoch,
+                verify_only=not check.adds,
             )
         of_transaction = topics.setdefault(name, {})
-        for topic, index in question.partitions:
+        for topic, index in check.partitions:
             of_transaction.setdefault(topic, {})[index] = None
     for name, transaction in transactions.items():
         transaction.topics = [
@@ -315,11 +323,11 @@ def _request(questions: Collection[_Waiting]) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(transactions=list(transactions.values()))
 
 
-def _codes(response: AddPartitionsToTxnResponse, questions: Collection[_Waiting]) -> list[Errors]:
-    """The answer to each question. What the response leaves out is not known."""
+def _codes(response: AddPartitionsToTxnResponse, checks: Collection[_Waiting]) -> list[Errors]:
+    """The answer to each check. What the response leaves out is not known."""
     whole = error_of(response.error_code)
     if whole:
-        return [_all(question, whole) for question, _ in questions]
+        return [_all(check, whole) for check, _ in checks]
     found = {
         (transaction.transactional_id, topic.name, each.partition_index): error_of(each.partition_error_code)
         for transaction in response.results_by_transaction
@@ -328,8 +336,8 @@ def _codes(response: AddPartitionsToTxnResponse, questions: Collection[_Waiting]
     }
     return [
         {
-            place: found.get((question.transactional_id, *place), ErrorCode.NETWORK_EXCEPTION)
-            for place in question.partitions
+            place: found.get((check.transactional_id, *place), ErrorCode.NETWORK_EXCEPTION)
+            for place in check.partitions
         }
-        for question, _ in questions
+        for check, _ in checks
     ]

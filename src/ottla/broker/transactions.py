@@ -16,6 +16,8 @@ from ottla.scheduler import Scheduler
 _COMMIT_TIMEOUT_MS = 30_000
 """So long a client waits for the replicas of `__transaction_state`; Kafka takes its request timeout."""
 
+_COUNT_SECONDS = 10.0
+
 
 class TransactionHost(ChannelAccess, Configuration, ImageAccess, Time, WaitingForOffsets, Protocol):
     """What the coordinator uses of its broker."""
@@ -34,6 +36,7 @@ def transaction_coordinator(
         TransactionSettings(
             commit_timeout_ms=lambda: _COMMIT_TIMEOUT_MS,
             expiration_ms=lambda: broker.config["transactional.id.expiration.ms"],
+            most_ids=lambda: broker.config["transactional.id.max.per.broker"],
             server_version=lambda: features.level(broker.image, features.TRANSACTION_VERSION),
         ),
         clock=broker.clock,
@@ -54,4 +57,5 @@ def transaction_coordinator(
         maintenance.seconds("transaction.remove.expired.transaction.cleanup.interval.ms"),
         coordinator.forget_expired,
     )
+    maintenance.add("counting transactional ids", lambda: _COUNT_SECONDS, coordinator.forget_idlest)
     return coordinator

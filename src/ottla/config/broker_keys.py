@@ -55,7 +55,7 @@ client.memory.max.bytes               LONG    -1           >=-1  cluster-wide
 client.memory.max.bytes.per.ip        LONG    -1           >=-1  cluster-wide
     The share of one client address in client.memory.max.bytes. It counts only when all of it is used: then what addresses above their share hold is dropped first. -1 for a half. Ottla's own key.
 max.partitions                        INT     20000        >=1   cluster-wide
-    Most partitions in the cluster. Those of __consumer_offsets (offsets.topic.num.partitions) do not count, so that groups can always be created. Ottla's own key.
+    Most partitions in the cluster. Those of __consumer_offsets and __transaction_state (as many as are configured for them) do not count, so that groups and transactions can always begin. Ottla's own key.
 max.configured.groups                 INT     10000        >=0   cluster-wide
     Most groups with configurations of their own; they need not exist. Names of more than 250 characters count several times. What is configured already can always be changed and removed. Ottla's own key.
 max.request.partition.size.limit      INT     2000         >=1
@@ -276,6 +276,8 @@ transaction.max.timeout.ms            INT     900000       >=1   high
     Longest transaction timeout a producer may ask for.
 transactional.id.expiration.ms        INT     604800000    >=1   high
     Forget a transactional id that has been silent so long.
+transactional.id.max.per.broker       INT     250000       >=1   cluster-wide low
+    Transactional ids that a broker remembers as their coordinator; beyond it those are forgotten that were not used for longest and have no transaction open. Ids of more than 250 characters count several times. Ottla's own key.
 transaction.state.log.num.partitions  INT     50           >=1   high
     Partitions of the topic that keeps transactions.
 transaction.state.log.replication.factor  SHORT  3         >=1   high
@@ -288,6 +290,10 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms  INT  10000  >=1  lo
     How often transactions that ran out of time are looked for.
 transaction.remove.expired.transaction.cleanup.interval.ms   INT  3600000  >=1  low
     How often expired transactional ids are looked for.
+add.partitions.to.txn.retry.backoff.ms  INT     20         >=1   high
+    Pause between two attempts of a leader to add its partition to a transaction, while the one before is being completed.
+add.partitions.to.txn.retry.backoff.max.ms  INT  100       >=0   high
+    So long a leader makes such attempts; then the producer tries again.
 transaction.partition.verification.enable  BOOLEAN  true   -     cluster-wide low
     Check that a partition is part of the transaction whose records it gets.
 """

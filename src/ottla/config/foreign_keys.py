@@ -242,8 +242,6 @@ create.topic.policy.class.name  CLASS     null  - low
 replica.selector.class          STRING    null  -
 
 # Threads and buffers of Kafka's own design
-add.partitions.to.txn.retry.backoff.max.ms        INT       100  >=0 high
-add.partitions.to.txn.retry.backoff.ms            INT       20  >=1 high
 background.threads                                INT       10  >=1 cluster-wide high
 cordoned.log.dirs                                 LIST      ''  - per-broker
 delete.records.purgatory.purge.interval.requests  INT       1  -

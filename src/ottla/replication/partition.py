@@ -23,6 +23,7 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition_reading import PartitionReading
@@ -40,6 +41,13 @@ RunInThread = Callable[[Callable[[], int]], "Future[int]"]
 WriteInThread = Callable[[Callable[[], None]], Awaitable[None]]
 IsFenced = Callable[[], bool]
 """Whether this broker may have been replaced without knowing."""
+
+
+class Watching(Protocol):
+    """A follower's session that does not look at a partition until it is woken. Fetches wait for it."""
+
+    def woke(self, partition: Partition) -> None: ...
+    def __hash__(self) -> int: ...
 
 
 def never() -> bool:
@@ -60,6 +68,7 @@ class Partition(PartitionReading):
         "_turn",
         "_write_in_thread",
         "log_end",
+        "watching",
     )
 
     def __init__(
@@ -80,6 +89,8 @@ class Partition(PartitionReading):
         super().__init__(topic, index, topic_id, log, state)
         self.log_end = object()
         """What followers wait for in the purgatory."""
+        self.watching: dict[int, Watching] = {}
+        """By broker: sessions of followers that are woken, once, when there may be something new here."""
         self._purgatory = purgatory
         self._in_thread = in_thread
         self._write_in_thread = write_in_thread
@@ -180,7 +191,15 @@ class Partition(PartitionReading):
     def wake_all(self) -> None:
         """The same, and those of followers."""
         self._purgatory.notify(self)
+        self._wake_followers()
+
+    def _wake_followers(self) -> None:
         self._purgatory.notify(self.log_end)
+        if self.watching:
+            watching, self.watching = self.watching, {}
+            for session in watching.values():
+                session.woke(self)
+                self._purgatory.notify(session)
 
     def require_in_sync(self, min_insync_replicas: int) -> None:
         """The topic demands so many replicas in sync from now on."""
@@ -248,7 +267,7 @@ class Partition(PartitionReading):
         if not info.duplicate:
             self._count()
             if self.state.has_followers:
-                self._purgatory.notify(self.log_end)
+                self._wake_followers()
         return info
 
     def begin_verification(
@@ -343,7 +362,7 @@ class Partition(PartitionReading):
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             info = self.log.finish_append(slow)
             self._count()
-            self._purgatory.notify(self.log_end)
+            self._wake_followers()
             return info
 
     def _wrote(self, size: int, seconds: float) -> None:

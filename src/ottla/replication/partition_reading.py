@@ -5,7 +5,7 @@ A part of `Partition`; nothing here changes anything but the start of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -40,11 +40,11 @@ class PartitionRead(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    aborted: list[AbortedTransaction]
+    aborted: Sequence[AbortedTransaction]
     """Among the records, for a reader of committed ones."""
 
 
-_NONE_ABORTED: list[AbortedTransaction] = []
+_NONE_ABORTED: Sequence[AbortedTransaction] = ()
 
 
 class PartitionReading:
@@ -144,7 +144,7 @@ class PartitionReading:
         records = log.read(offset, max_bytes, limit, at_least_one, wait=wait)
         aborted = _NONE_ABORTED
         if isolation is _LAST_STABLE_OFFSET and records is not None:
-            aborted = log.aborted_in(offset, records)
+            aborted = log.aborted_in(offset, records, wait=wait)
         return PartitionRead(records, high_watermark, stable, log.log_start_offset, aborted)
 
     def end_for(self, isolation: Isolation) -> int:

@@ -14,9 +14,9 @@ import re
 import selectors
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import aiokafka
 import kafka
@@ -27,6 +27,7 @@ HEARTBEAT_MS = 200
 SESSION_MS = 6000
 CLOSE_WITHIN = 20.0  # seconds; up to a session is spent in waiting for others
 METADATA_MS = 300
+_Result = TypeVar("_Result")
 
 
 class Read(NamedTuple):
@@ -255,6 +256,9 @@ class _CountingRevocationsLater(aiokafka.ConsumerRebalanceListener):  # type: ig
 
 
 class AiokafkaMember:
+    """Its event loop runs in a thread, as in an application: one that stands still while other members are
+    polled cannot answer a rebalance, and members expel each other in turns."""
+
     def __init__(
         self,
         bootstrap: str,
@@ -266,6 +270,8 @@ class AiokafkaMember:
         auto_commit: bool = False,
     ) -> None:
         self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="aiokafka", daemon=True)
+        self._thread.start()
         self.revocations = 0
 
         async def start() -> aiokafka.AIOKafkaConsumer:
@@ -291,20 +297,26 @@ class AiokafkaMember:
             self._starting = asyncio.ensure_future(consumer.start())
             return consumer
 
-        self.consumer = self._loop.run_until_complete(start())
+        self.consumer = self._run(start())
+
+    def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _started(self, seconds: float | None = None) -> None:
+        await asyncio.wait([self._starting], timeout=seconds)
 
     def poll(self, seconds: float) -> list[Read]:
         if not self._starting.done():
-            self._loop.run_until_complete(asyncio.wait([self._starting], timeout=seconds))
+            self._run(self._started(seconds))
             return []
-        polled = self._loop.run_until_complete(self.consumer.getmany(timeout_ms=int(seconds * 1000)))
+        polled = self._run(self.consumer.getmany(timeout_ms=int(seconds * 1000)))
         return [Read(r.topic, r.partition, r.offset, r.value) for records in polled.values() for r in records]
 
     def owned(self) -> Owned:
         return {(each.topic, each.partition) for each in self.consumer.assignment()}
 
     def commit(self) -> None:
-        self._loop.run_until_complete(self.consumer.commit())
+        self._run(self.consumer.commit())
 
     def commit_later(self, told: Callable[[int], None]) -> None:
         (partition,) = self.consumer.assignment()
@@ -314,17 +326,22 @@ class AiokafkaMember:
             await self.consumer.commit({partition: position})
             told(position)
 
-        self._committing = self._loop.create_task(commit())
+        self._committing = asyncio.run_coroutine_threadsafe(commit(), self._loop)
 
     def rewind(self, topic: str, partition: int, offset: int) -> None:
-        self.consumer.seek(aiokafka.TopicPartition(topic, partition), offset)
+        async def seek() -> None:
+            self.consumer.seek(aiokafka.TopicPartition(topic, partition), offset)
+
+        self._run(seek())
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._starting)
+        self._run(self._started())
         # One that commits by itself and has lost its coordinator asks it for ever while it is being closed,
         # without looking for it (its `commit_offsets`). Such a one is left to itself: its session ends it.
         with contextlib.suppress(TimeoutError):
-            self._loop.run_until_complete(asyncio.wait_for(self.consumer.stop(), CLOSE_WITHIN))
+            self._run(asyncio.wait_for(self.consumer.stop(), CLOSE_WITHIN))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
         self._loop.close()
 
 

@@ -3,106 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ottla.broker.answer_sender import Parts
-from ottla.broker.buffers import Lease, RequestMemory, UnsentAnswers
-from ottla.broker.client_memory import ClientMemory
+from ottla.broker.buffers import Lease
 from ottla.broker.connection import Connection, Refused
-from ottla.broker.page_cache import Done, PageReader
-from ottla.broker.sockets import SystemSockets
 from ottla.completion import Completion
-from ottla.log_lines import ClientLog
-from ottla.storage.files import File, RealDisk
-from ottla.storage.log import FileSlice
-from ottla.testing.faulty_disk import FaultyDisk
-
-Reply = Callable[[bytes], "Parts | Completion[Any] | None"]
-
-
-class Host:
-    """A server of one connection whose dispatch is a plain function."""
-
-    def __init__(self, reply: Reply, memory: int = 1 << 20, scratch: int = 1024) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.memory = RequestMemory(memory)
-        self.unsent = UnsentAnswers(memory)
-        self.client_memory = ClientMemory(1 << 20, 1 << 19, self.loop.time, lambda: self.client_log)
-        self._scratch_size = scratch
-        self._receive_buffer = bytearray(scratch)
-        self.scratch = memoryview(self._receive_buffer)
-        self.answer_scratch = memoryview(bytearray(65_536))
-        self.on_read_error = lambda: None
-        self.page_reader = PageReader()
-        self.max_frame = 1 << 22
-        self.send_file: Any = SystemSockets().send_file
-        self.client_log = ClientLog()
-        self.reply = reply
-        self.seen: list[bytes] = []
-        self.gone: list[Connection] = []
-
-    def hand_over_scratch(self, address: str) -> Lease:
-        lease = self.memory.hand_over(self._receive_buffer, address)
-        self._receive_buffer = bytearray(self._scratch_size)
-        self.scratch = memoryview(self._receive_buffer)
-        return lease
-
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Completion[Any] | None:
-        self.seen.append(bytes(frame))
-        return self.reply(self.seen[-1])
-
-    def closed(self, connection: Connection) -> None:
-        self.gone.append(connection)
-
-    def now(self) -> float:
-        return self.loop.time()
-
-    def read_ahead(self, file: File, position: int, length: int, done: Done) -> None:
-        self.page_reader.read(self.loop, file, position, length, done)
-
-
-class Client:
-    def __init__(self, reply: Reply, host: Host | None = None, **options: int) -> None:
-        self.host = host or Host(reply, **options)
-        ours, self.sock = socket.socketpair()
-        ours.setblocking(False)
-        self.sock.setblocking(False)
-        self.connection = Connection(self.host, ours, "127.0.0.1", "127.0.0.1:1")
-
-    async def send(self, data: bytes) -> None:
-        await self.host.loop.sock_sendall(self.sock, data)
-
-    async def receive(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = await asyncio.wait_for(self.host.loop.sock_recv(self.sock, size - len(data)), 5)
-            if not more:
-                break
-            data += more
-        return data
-
-
-def frame(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + body
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0)
-
-
-def echo(body: bytes) -> Parts:
-    return [b"<" + body[:8] + b">"]
+from unit.broker.connections import Client, Host, echo, frame, run, until
 
 
 def test_frames_are_answered_in_order_however_they_are_cut() -> None:
@@ -153,39 +62,6 @@ def test_no_more_requests_are_read_until_a_slow_client_has_taken_its_response() 
         assert len(await client.receive(len(large))) == len(large)
         assert client.host.seen == [b"a", b"b"]
         client.connection.close()
-
-    run(scenario)
-
-
-def test_bytes_and_file_slices_make_one_answer(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(bytes(range(256)) * 8192)
-
-    async def scenario() -> None:
-        file = RealDisk().open(path)
-        client = Client(
-            lambda body: [b"head", FileSlice(file, 256, 1_000_000), b"mid", FileSlice(file, 3, 4), b"end"]
-        )
-        await client.send(frame(b"a"))
-        whole = path.read_bytes()
-        expected = b"head" + whole[256:1_000_256] + b"mid" + whole[3:7] + b"end"
-        assert await client.receive(len(expected)) == expected
-        assert not client.connection.busy
-        client.connection.close()
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("claimed", [100, 100_000])
-def test_a_slice_beyond_the_end_of_its_file_closes_the_connection(tmp_path: Path, claimed: int) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"short")
-
-    async def scenario() -> None:
-        client = Client(lambda body: [b"head", FileSlice(RealDisk().open(path), 0, claimed)])
-        await client.send(frame(b"a"))
-        assert len(await client.receive(100)) < 100
-        assert client.host.gone
 
     run(scenario)
 
@@ -381,66 +257,6 @@ def test_draining_answers_only_the_request_in_progress() -> None:
         waiting.resolve([b"done"])
         assert await client.receive(100) == b"done"
         assert client.host.seen == [b"a"]
-
-    run(scenario)
-
-
-def test_a_response_whose_file_cannot_be_read_closes_only_its_own_connection(
-    tmp_path: Path,
-) -> None:
-    async def scenario() -> None:
-        disk = FaultyDisk(RealDisk())
-        file = disk.open(tmp_path / "log", create=True)
-        file.write_at(0, b"x" * 100)
-        waiting: Completion[Any] = Completion()
-        client = Client(lambda body: waiting)
-        await client.send(frame(b"a"))
-        await until(lambda: bool(client.host.seen))
-        disk.fail("read")
-        waiting.resolve([b"head", FileSlice(file, 0, 100)])
-        assert client.host.gone
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("size", [1_000, 1_000_000])
-def test_an_answer_that_is_not_in_memory_is_read_by_a_thread(tmp_path: Path, size: int) -> None:
-    async def scenario() -> None:
-        disk = FaultyDisk(RealDisk())
-        file = disk.open(tmp_path / "log", create=True)
-        content = bytes(range(250)) * (size // 250)
-        file.write_at(0, content)
-        disk.slow_down(read=0.3, name="log")
-        client = Client(lambda body: [b"head", FileSlice(file, 0, size), b"end"])
-        await client.send(frame(b"a"))
-        longest, before = 0.0, client.host.now()
-        received = asyncio.create_task(client.receive(size + 7))
-        while not received.done():
-            await asyncio.sleep(0)
-            now = client.host.now()
-            longest, before = max(longest, now - before), now
-        assert await received == b"head" + content + b"end"
-        assert longest < 0.25, "the loop waited for the disk"
-        assert client.host.page_reader.reads >= 1
-        client.connection.close()
-        client.host.page_reader.close()
-
-    run(scenario)
-
-
-def test_a_disconnect_while_the_response_is_read_from_disk_is_harmless(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        disk = FaultyDisk(RealDisk())
-        file = disk.open(tmp_path / "log", create=True)
-        file.write_at(0, b"x" * 100_000)
-        disk.slow_down(read=0.1, name="log")
-        client = Client(lambda body: [b"head", FileSlice(file, 0, 100_000)])
-        await client.send(frame(b"a"))
-        await until(lambda: client.host.page_reader.reads == 1)
-        client.connection.close()
-        await until(lambda: not client.connection._sender.waits_for_disk)
-        assert client.host.gone == [client.connection]
-        client.host.page_reader.close()
 
     run(scenario)
 

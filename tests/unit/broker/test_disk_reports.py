@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -173,6 +174,35 @@ async def test_a_report_whose_outcome_is_not_known_is_followed_by_what_is_true_n
     count = len(broker.heard)
     await asyncio.sleep(1000)
     assert len(broker.heard) == count
+
+
+@on_virtual_time
+async def test_a_controller_that_does_not_understand_reports_is_complained_about_once(broker: Broker) -> None:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("ottla.disk")
+    logger.addHandler(handler)
+
+    def complaints() -> int:
+        return sum("does not know yet" in line for line in said)
+
+    try:
+        broker.deaf = True
+        broker.failed = [REPLICA]
+        broker.reports.look()
+        await asyncio.sleep(60)
+        assert len(broker.heard) > 30, "it is tried on"
+        assert complaints() == 1
+        broker.deaf = False
+        await asyncio.sleep(5)
+        broker.deaf = True
+        broker.failed = []
+        broker.reports.look()
+        await asyncio.sleep(60)
+        assert complaints() == 2
+    finally:
+        logger.removeHandler(handler)
 
 
 @on_virtual_time

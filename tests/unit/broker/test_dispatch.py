@@ -15,7 +15,7 @@ from ottla.broker.request_scheduler import RequestScheduler
 from ottla.broker.watchdog import Watchdog
 from ottla.protocol.frames import request_frame
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
-from unit.broker.test_connection import Host, until
+from unit.broker.connections import Host, until
 
 _REQUESTS = 30
 

@@ -3,7 +3,8 @@
 from itertools import count
 
 from ottla.broker.client_memory import ClientMemory
-from ottla.broker.fetch_sessions import FetchSession, FetchSessions, Wanted
+from ottla.broker.fetch_session import FetchSession, Wanted
+from ottla.broker.fetch_sessions import FetchSessions
 from ottla.log_lines import ClientLog
 from ottla.protocol.errors import ErrorCode
 

@@ -73,6 +73,31 @@ def test_after_a_failed_listener_all_listeners_run_again(monkeypatch: pytest.Mon
     asyncio.run(main())
 
 
+def test_a_listener_that_fails_when_the_image_counts_keeps_nobody_else_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        feed = ImageFeed()
+        told: list[int] = []
+
+        async def failing(change: ImageChange) -> None:
+            raise OSError("no memory")
+
+        async def behind(change: ImageChange) -> None:
+            told.append(change.image.version)
+
+        follower = ImageFollower([], [failing, behind])
+        follower.start(feed)
+        waiting = asyncio.create_task(follower.caught_up(5))
+        feed.reset(replace(ClusterImage(), version=5))
+        await asyncio.wait_for(waiting, PATIENCE)
+        assert told == [5]
+        await follower.stop()
+
+    asyncio.run(main())
+    assert "a part of the broker could not take over image 5" in caplog.text
+
+
 def test_a_change_in_progress_is_finished_before_the_follower_stops() -> None:
     async def main() -> None:
         feed = ImageFeed()

@@ -85,6 +85,17 @@ async def test_partitions_are_fetched_from_their_leaders() -> None:
 
 
 @in_event_loop
+async def test_nothing_is_fetched_after_the_end_though_the_image_changes() -> None:
+    cluster = Cluster(1)
+    await cluster.decide((1, 0))
+    await cluster.fetching.close()
+    await cluster.decide((3, 1))
+    assert len(cluster.fetching) == 0
+    assert not cluster.brokers[3].requests
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("fetch-from")]
+
+
+@in_event_loop
 async def test_a_new_leader_is_fetched_from_and_the_old_one_is_not() -> None:
     cluster = Cluster(1)
     await cluster.decide((1, 0))

@@ -218,12 +218,14 @@ def test_idle_partitions_of_a_session_are_left_out_until_something_changes(count
         assert follower.fetch(None) == []
         progress = leader.partition.state.follower(2)
         assert progress is not None
-        before = progress.caught_up_ms
-        time.sleep(0.002)
-        assert follower.fetch(None) == []
-        assert progress.caught_up_ms > before, "it is in sync as long as it fetches"
+        before, deadline = progress.caught_up_ms, time.monotonic() + 10
+        while progress.caught_up_ms == before:
+            assert time.monotonic() < deadline, "it is in sync as long as it fetches"
+            assert follower.fetch(None, max_wait_ms=5) == []
         leader.on_loop(leader.partition.delete_records_before, 1)
-        assert [data.log_start_offset for data in follower.fetch(None)] == [1]
+        while not (changed := follower.fetch(None, max_wait_ms=5)):
+            assert time.monotonic() < deadline
+        assert [data.log_start_offset for data in changed] == [1]
         waiting = leader.threads.submit(follower.fetch, None, max_wait_ms=10_000)
         assert leader.produce(acks=1, index=count - 1) is ErrorCode.NONE
         (data,) = waiting.result(10)

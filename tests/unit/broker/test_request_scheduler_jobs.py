@@ -225,6 +225,23 @@ def test_an_exception_in_a_job_reaches_the_connection() -> None:
     assert [type(each) for each in (*refused, *failed)] == [Refused, ZeroDivisionError]
 
 
+def test_requests_behind_a_job_whose_answer_cannot_be_taken_are_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = Loop()
+    answer: Any = loop.scheduler.take(Work(loop, 5).steps, memoryview(b""))
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    answer.then(broken, broken)
+    behind = delivered(loop.scheduler.take(Work(loop, 5).steps, memoryview(b"")))
+    while not loop.is_idle:
+        loop.iterate()
+    assert behind == [[b"job"]]
+    assert "the answer of a long request could not be sent" in caplog.text
+
+
 def test_a_stopping_broker_abandons_a_job_that_takes_too_long() -> None:
     loop = Loop()
     short = delivered(loop.scheduler.take(Work(loop, 100).steps, memoryview(b"")))

@@ -246,6 +246,30 @@ def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("leader", [HERE, THERE, None])
+def test_an_error_that_nobody_expects_does_not_lose_a_marker(leader: int | None) -> None:
+    async def test() -> None:
+        world = World([] if leader is None else [leader])
+        defects = iter([True, True])
+
+        def defective(_: object) -> ErrorCode:
+            if next(defects, False):
+                raise RuntimeError("a defect")
+            return ErrorCode.NONE
+
+        async def is_newest() -> bool:
+            return defective(None) is ErrorCode.NONE
+
+        world.here = world.there = defective
+        world.sender._has_newest_image = is_newest
+        due = world.due(0)
+        world.sender.send(due)
+        await world.settled(due)
+        assert world.done == ["tx-7"]
+
+    run(test())
+
+
 def test_markers_follow_the_leadership_and_wait_while_there_is_none() -> None:
     async def test() -> None:
         world = World([NO_LEADER])

@@ -83,3 +83,22 @@ def test_no_error_is_kept_for_each_id_that_is_described() -> None:
     response, _ = carried_out(work)
     assert {each.error_code for each in response.transaction_states} == {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
     assert len(response.transaction_states) == 1000
+
+
+def test_the_answers_about_many_transactions_are_put_together_in_steps() -> None:
+    image = ClusterImage.of(version=1, cluster_id="c", controller_id=1, brokers={}, topics={}, configs={})
+    topics = [AddPartitionsToTxnTopic(name="gone", partitions=[0])]
+    names = [f"tx-{number}" for number in range(2000)]
+    request = AddPartitionsToTxnRequest(
+        transactions=[AddPartitionsToTxnTransaction(transactional_id=name, topics=topics) for name in names]
+    )
+    broker, context = SimpleNamespace(image=image), SimpleNamespace(version=5)
+    work = add_partitions_to_txn(cast(Any, broker), request, cast(Any, context))
+    while True:
+        try:
+            next(work)
+        except StopIteration as finished:
+            response, steps = carried_out(finished.value)
+            break
+    assert [each.transactional_id for each in response.results_by_transaction] == names
+    assert steps >= 20

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import transaction_verification
 from ottla.broker.transaction_verification import (
     Abilities,
     Place,
+    Retries,
     TransactionVerification,
     of_committer,
     of_producer,
@@ -102,6 +102,7 @@ def verification(
     local: Coordinator | None = None,
     peer: object = None,
     enabled: bool = True,
+    retry_seconds: float = 0.1,
 ) -> TransactionVerification:
     loop = asyncio.get_running_loop()
     return TransactionVerification(
@@ -111,6 +112,7 @@ def verification(
         lambda broker_id: peer,  # type: ignore[arg-type, return-value]
         loop.time,
         lambda: True,
+        lambda: Retries(pause=0.02, seconds=retry_seconds),
     )
 
 
@@ -182,13 +184,12 @@ def test_adding_waits_for_the_end_of_the_transaction_before() -> None:
     run(work)
 
 
-def test_adding_is_given_up_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_verification, "_RETRY_SECONDS", 0.0)
-
+def test_adding_is_given_up_after_a_moment() -> None:
     async def work() -> None:
         local = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS)
         for client in (OLD, NEW):
-            found = await verification(local=local).errors("tx", 7, 1, [A], client)
+            impatient = verification(local=local, retry_seconds=0.0)
+            found = await impatient.errors("tx", 7, 1, [A], client)
             assert found == {A: ErrorCode.CONCURRENT_TRANSACTIONS}
         assert len(local.asked) == 2
 

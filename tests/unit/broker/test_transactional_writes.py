@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import ottla.testing
+from ottla.broker import fetch_attempt
 from ottla.protocol.batches import headers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -37,6 +38,8 @@ from ottla.protocol.messages.write_txn_markers import (
 )
 from ottla.protocol.records import Record, encode_batch
 from ottla.protocol_client.wire import Wire
+from ottla.storage import stored_segment
+from ottla.storage.transaction_index import TransactionIndex
 
 PRODUCER, OTHER = 7001, 7002
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -167,6 +170,38 @@ def test_an_aborted_transaction_is_named_to_readers(unverified: Wire) -> None:
     assert (aborted.producer_id, aborted.first_offset) == (PRODUCER, 0)
 
 
+@pytest.mark.parametrize("partitions", [2, 40])
+def test_a_request_with_two_producers_is_refused_as_a_whole(unverified: Wire, partitions: int) -> None:
+    topic = new_topic(unverified, partitions)
+
+    def codes(*producers: tuple[int, int]) -> set[int]:
+        """Of a batch for each partition, those of the first partitions by these producers."""
+        data = []
+        for index in range(partitions):
+            producer, epoch = producers[min(index, len(producers) - 1)]
+            batch = encode_batch(
+                [Record(0, 1_000, b"k", b"v", [])],
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=0,
+                transactional=True,
+            )
+            data.append(PartitionProduceData(index=index, records=memoryview(batch)))
+        request = ProduceRequest(
+            transactional_id="tx",
+            acks=-1,
+            timeout_ms=10_000,
+            topic_data=[TopicProduceData(name=topic, partition_data=data)],
+        )
+        answers = unverified.call(request, FIRST_PROTOCOL).responses[0].partition_responses
+        assert [each.index for each in answers] == list(range(partitions))
+        return {each.error_code for each in answers}
+
+    assert codes((PRODUCER, 0), (OTHER, 0)) == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    assert codes((PRODUCER, 0), (PRODUCER, 1)) == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    assert codes((PRODUCER, 0)) == {ErrorCode.NONE}
+
+
 def test_a_retry_of_a_batch_is_answered_with_its_offset(unverified: Wire) -> None:
     topic = new_topic(unverified)
     answers = [produce(unverified, topic, sequence) for sequence in (0, 1, 1, 0)]
@@ -215,6 +250,42 @@ def test_open_transactions_and_pending_offsets_survive_a_restart() -> None:
                 assert end(wire, topic, committed=True) == ErrorCode.NONE
             assert fetch(wire, "t").last_stable_offset == 3
             assert committed(wire, "t", stable=True) == (5, ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("many", [1, 256], ids=["in slices", "at once"])
+def test_a_fetch_reads_a_large_index_of_aborted_transactions_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    from ottla.protocol_client.admin import create_topic
+
+    pieces: list[int] = []
+
+    def noting(self: TransactionIndex, data: bytes, *offsets: int) -> None:
+        pieces.append(len(data))
+        decode_more(self, data, *offsets)
+
+    decode_more = TransactionIndex.decode_more
+    settings = {"transaction.partition.verification.enable": False}
+    with ottla.testing.broker(settings=settings) as broker:
+        with Wire(broker.bootstrap_servers) as wire:
+            create_topic(wire, "t", partitions=1, configs={"segment.bytes": "1048576"})
+            for number in range(3):
+                assert produce(wire, "t", number).error_code == ErrorCode.NONE
+                assert end(wire, "t", committed=False) == ErrorCode.NONE
+            large = encode_batch([Record(0, 1_000, b"k", bytes(600_000), [])])
+            for _ in range(2):  # the second one begins the next segment
+                data = PartitionProduceData(index=0, records=memoryview(bytearray(large)))
+                topic = TopicProduceData(name="t", partition_data=[data])
+                wire.call(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), FIRST_PROTOCOL)
+        broker.stop()
+        broker.start()
+        monkeypatch.setattr(stored_segment, "_TRANSACTIONS_AT_ONCE", 34)
+        monkeypatch.setattr(fetch_attempt, "_MANY", many)
+        monkeypatch.setattr(TransactionIndex, "decode_more", noting)
+        with Wire(broker.bootstrap_servers) as wire:
+            aborted = fetch(wire, "t").aborted_transactions
+    assert [(each.producer_id, each.first_offset) for each in aborted] == [(PRODUCER, n) for n in (0, 2, 4)]
+    assert pieces == [34, 34, 34]
 
 
 @pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])

@@ -109,10 +109,11 @@ READ_BY_OTHER_MEANS = {"listeners", "advertised.listeners", "log.dir", "log.dirs
 
 
 def _names_in_the_source() -> set[str]:
-    """Of the broker's packages; the pipeline has settings of clients, some of the same name."""
+    """Of the broker's packages; the pipeline and the clients have settings of clients, some of the same
+    name."""
     names: set[str] = set()
     for path in (ROOT / "src" / "ottla").rglob("*.py"):
-        if not {"config", "pipeline"} & set(path.parts):
+        if not {"client", "config", "pipeline"} & set(path.parts):
             names |= set(re.findall(r'"([a-z0-9]+(?:\.[a-z0-9]+)+)"', path.read_text()))
     return names
 

@@ -1,10 +1,9 @@
-"""The client of another broker, on the simulated network: its peer answers, stalls, breaks and lies."""
+"""The client of another broker, on the simulated network: its peer answers, stalls and goes away."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any
 
@@ -13,121 +12,10 @@ import pytest
 import ottla.testing
 from ottla.peer.client import Address, PeerClient, PeerUnreachable, UnsupportedByPeer
 from ottla.peer.tcp import TcpConnector
-from ottla.protocol.apis import APIS
-from ottla.protocol.codec import decode, encode
-from ottla.protocol.frames import parse_request_header, response_frame
-from ottla.protocol.framing import FrameReader
-from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.messages.list_groups import ListGroupsRequest
-from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from ottla.testing.simulation.loop import SimulatedLoop
-from ottla.testing.simulation.network import SimulatedConnector, SimulatedNetwork
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing.simulation.virtual_time import Host
-
-ADDRESS = ("peer", 9092)
-METADATA = 3
-Answer = Callable[[int], "MetadataResponse | bytes | Cut | None"]
-"""From the number of a request to its answer; bytes are sent as they are, None is no answer."""
-
-
-class Cut(bytes):
-    """These bytes are sent, and then the connection is closed."""
-
-
-class Peer:
-    """A broker that speaks ApiVersions and Metadata, as scripted."""
-
-    reads: int | None = None
-    """How many requests of a connection it reads; all if None."""
-
-    def __init__(self, world: World, answer: Answer) -> None:
-        self.world = world
-        self.answer = answer
-        self.requests = 0
-        self.connections = 0
-        self.ended = 0
-        self.listener: Any = world.network.listen(world.server, ADDRESS)
-        world.server.run(world.loop.create_task, self._serve())
-
-    async def _serve(self) -> None:
-        while True:
-            sock, _ = await self.world.loop.sock_accept(self.listener)
-            self.connections += 1
-            self.world.loop.create_task(self._talk(sock))
-
-    async def _talk(self, sock: Any) -> None:
-        try:
-            await self._answer_all(sock)
-        except ConnectionResetError:
-            pass
-        finally:
-            sock.close()
-            self.ended += 1
-
-    async def _answer_all(self, sock: Any) -> None:
-        loop, reader, read = self.world.loop, FrameReader(1 << 20), 0
-        while count := await loop.sock_recv_into(sock, reader.buffer()):
-            for frame in reader.received(count):
-                if self.reads is not None and read >= self.reads:
-                    await self._stalled(sock)
-                    return
-                read += 1
-                header = parse_request_header(frame)
-                api = APIS[header.api_key]
-                decode(api.request, header.api_version, frame, header.body_start)
-                if header.api_key == METADATA:
-                    self.requests += 1
-                    response: Any = self.answer(self.requests)
-                    if response is None:
-                        continue
-                else:
-                    keys = [
-                        ApiVersion(api_key=18, max_version=3),
-                        ApiVersion(api_key=METADATA, min_version=1, max_version=9),
-                    ]
-                    response = ApiVersionsResponse(api_keys=keys)
-                if not isinstance(response, bytes):
-                    parts = encode(response, header.api_version)
-                    frame_parts = response_frame(api, header.api_version, header.correlation_id, parts)
-                    response = b"".join(bytes(part) for part in frame_parts)
-                await loop.sock_sendall(sock, response)
-                if isinstance(response, Cut):
-                    return
-
-    async def _stalled(self, sock: Any) -> None:
-        """Leave the connection open and read nothing, until its client has closed it."""
-        _, incoming = sock.pipes
-        while not incoming.ended:
-            await asyncio.sleep(0.1)
-
-
-class World:
-    def __init__(self) -> None:
-        self.loop = SimulatedLoop(Random(1))
-        self.network = SimulatedNetwork(self.loop, Random(2))
-        self.here, self.server = Host("here"), Host("peer")
-
-    def client(self, **options: Any) -> PeerClient:
-        connector = SimulatedConnector(self.network, self.here)
-        return PeerClient(ADDRESS, client_id="broker-1", sockets=connector, rng=Random(3), **options)
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(work)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.loop.discard()
-    assert world.loop.defects == []
-
-
-def numbered(n: int) -> MetadataResponse:
-    return MetadataResponse(controller_id=n)
-
-
-ASK = MetadataRequest(topics=[])
+from unit.peer.scripted_peer import ASK, Peer, World, numbered
 
 
 def test_calls_are_pipelined_and_answered_in_order(world: World) -> None:
@@ -255,20 +143,6 @@ def test_a_cut_network_ends_calls_in_time_and_heals(world: World) -> None:
     world.run(scenario())
 
 
-def test_an_oversized_response_breaks_the_connection_without_allocating_memory(world: World) -> None:
-    large = MetadataResponse(cluster_id="x" * 30_000)
-    Peer(world, lambda n: large if n == 1 else numbered(n))
-
-    async def scenario() -> None:
-        client = world.client(max_response=10_000)
-        with pytest.raises(PeerUnreachable, match="are allowed"):
-            await client.call(ASK, timeout=5)
-        assert (await client.call(ASK, timeout=5)).controller_id == 2
-        await client.close()
-
-    world.run(scenario())
-
-
 def test_closing_ends_the_calls_under_way(world: World) -> None:
     Peer(world, lambda n: None)
 
@@ -304,74 +178,6 @@ def test_a_peer_that_stops_reading_ends_calls_in_time_and_holds_bounded_memory(w
     assert all(isinstance(each, PeerUnreachable) for each in results)
     assert sum(each.maybe_done for each in results) == 4  # the others never got a slot
     assert world.loop.time() < 12
-
-
-@pytest.mark.parametrize(
-    ("sent", "reason"),
-    [
-        (b"\x00\x00\x00\x03abc", "came where 2 was due"),
-        (b"\x00\x00\x00\x06\x00\x00\x00\x02\xff\xff", "Metadata response cannot be read"),
-        (b"\x00\x00\x00\x08\x00\x00\x00\x63junk", "response 99 came where 2 was due"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "are allowed"),
-        (b"\xff\xff\xff\xff", "are allowed"),
-    ],
-)
-def test_a_response_that_cannot_be_read_breaks_the_connection(world: World, sent: bytes, reason: str) -> None:
-    Peer(world, lambda n: sent if n == 1 else numbered(n))
-
-    async def scenario() -> None:
-        client = world.client()
-        with pytest.raises(PeerUnreachable, match=reason) as failure:
-            await client.call(ASK, timeout=5)
-        assert failure.value.maybe_done
-        assert (await client.call(ASK, timeout=5)).controller_id == 2
-        await client.close()
-
-    world.run(scenario())
-
-
-def test_responses_in_the_wrong_order_break_the_connection(world: World) -> None:
-    wrong = b"".join(response_frame(APIS[METADATA], 9, 77, encode(numbered(1), 9)))
-    Peer(world, lambda n: wrong)
-
-    async def scenario() -> None:
-        client = world.client()
-        with pytest.raises(PeerUnreachable, match="response 77 came where 2 was due"):
-            await client.call(ASK, timeout=5)
-        await client.close()
-
-    world.run(scenario())
-
-
-def test_a_response_to_no_request_breaks_the_connection(world: World) -> None:
-    one = b"".join(response_frame(APIS[METADATA], 9, 2, encode(numbered(1), 9)))
-    peer = Peer(world, lambda n: one + one if n == 1 else numbered(n))
-
-    async def scenario() -> None:
-        client = world.client()
-        assert (await client.call(ASK, timeout=5)).controller_id == 1
-        assert not client.connected
-        assert (await client.call(ASK, timeout=5)).controller_id == 2
-        await client.close()
-
-    world.run(scenario())
-    assert peer.connections == 2
-
-
-@pytest.mark.parametrize("kept", [0, 3, 4, 6, 20])
-def test_a_connection_that_is_cut_inside_a_response_fails_its_call(world: World, kept: int) -> None:
-    whole = b"".join(response_frame(APIS[METADATA], 9, 2, encode(numbered(1), 9)))
-    Peer(world, lambda n: Cut(whole[:kept]) if n == 1 else numbered(n))
-
-    async def scenario() -> None:
-        client = world.client()
-        with pytest.raises(PeerUnreachable, match="closed the connection") as failure:
-            await client.call(ASK, timeout=5)
-        assert failure.value.maybe_done
-        assert (await client.call(ASK, timeout=5)).controller_id == 2
-        await client.close()
-
-    world.run(scenario())
 
 
 def test_cancelled_calls_keep_their_slots_until_their_deadline(world: World) -> None:

@@ -7,7 +7,8 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ottla.broker.fetch_sessions import FetchSession, FetchSessions, Wanted
+from ottla.broker.fetch_session import FetchSession, Wanted
+from ottla.broker.fetch_sessions import FetchSessions
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import (
     EpochEndOffset,

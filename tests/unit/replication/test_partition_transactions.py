@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from ottla.replication.partition import Partition
 from ottla.replication.partition_reading import Isolation
 from ottla.replication.purgatory import Purgatory
 from ottla.replication.replica_state import ReplicaState
+from ottla.storage.log import Log
 from ottla.storage.verification import UNCHECKED
 from unit.storage.logs import Store, batch, from_producer
 
@@ -115,7 +117,7 @@ class TestVerification:
         for producer in range(2, 12_000):
             partition.begin_verification(producer, 0, 0)
         assert len(partition.log.producers._verifications) == 10_000
-        assert partition.begin_verification(1, 0, 0) is not first
+        assert partition.begin_verification(1, 0, 0) is first, "a request holds it"
 
     def test_a_verification_that_was_given_up_is_forgotten(self, partition: Partition) -> None:
         partition.begin_verification(7, 0, 0)
@@ -147,6 +149,23 @@ class TestMarkers:
         zombie = refused(partition.append_marker, 7, 0, commit=True, coordinator_epoch=4)
         assert zombie == ErrorCode.TRANSACTION_COORDINATOR_FENCED
         partition.append_marker(7, 0, commit=True, coordinator_epoch=5)
+
+    @pytest.mark.parametrize("start", [Store.reopen, Store.crash])
+    def test_it_is_refused_after_a_restart_too(self, start: Callable[[Store], Log]) -> None:
+        store = Store()
+        store.log.append_marker(7, 0, 0, commit=True, coordinator_epoch=5)
+        log = start(store)
+        zombie = refused(log.append_marker, 7, 0, 0, commit=False, coordinator_epoch=4)
+        assert zombie == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        log.append_marker(7, 0, 0, commit=False, coordinator_epoch=5)
+
+    def test_a_follower_learns_of_it_from_the_marker_that_it_copies(self) -> None:
+        leader, follower = Store(), Store()
+        leader.log.append_marker(7, 0, 0, commit=True, coordinator_epoch=5)
+        (copied,) = leader.files(".log").values()
+        follower.log.append_replicated(memoryview(bytearray(copied)))
+        zombie = refused(follower.log.append_marker, 7, 0, 0, commit=False, coordinator_epoch=4)
+        assert zombie == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
     def test_with_version_2_a_late_marker_cannot_end_a_later_transaction(self, partition: Partition) -> None:
         def end(epoch: int) -> None:
@@ -200,7 +219,7 @@ class TestReading:
         assert partition.read(2, 1000, COMMITTED, True).records is None
         partition.append_marker(7, 0, commit=True, coordinator_epoch=0)
         assert partition.last_stable_offset == 5
-        assert partition.read(2, 1000, COMMITTED, True).aborted == []
+        assert not partition.read(2, 1000, COMMITTED, True).aborted
 
     def test_readers_of_committed_records_learn_of_aborted_transactions(self, partition: Partition) -> None:
         begin(partition)
@@ -209,7 +228,7 @@ class TestReading:
         partition.append_marker(7, 0, commit=False, coordinator_epoch=0)
         aborted = partition.read(0, 1000, COMMITTED, True).aborted
         assert [(each.producer_id, each.first_offset) for each in aborted] == [(8, 1), (7, 0)]
-        assert partition.read(0, 1000, Isolation.HIGH_WATERMARK, True).aborted == []
+        assert not partition.read(0, 1000, Isolation.HIGH_WATERMARK, True).aborted
 
     def test_a_transaction_that_began_before_the_log_holds_readers_at_its_start(
         self, partition: Partition

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ottla.broker.dispatch import Handler
+from ottla.broker.fetch_attempt import RecordReading
 from ottla.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from ottla.broker.handlers.api_versions import Advertising, api_versions
 from ottla.broker.handlers.config_resources import list_config_resources
@@ -30,7 +31,7 @@ from ottla.broker.handlers.controller_requests import (
 from ottla.broker.handlers.delete_records import RecordDeletion, delete_records
 from ottla.broker.handlers.describe_producers import describe_producers
 from ottla.broker.handlers.explain import explain_group
-from ottla.broker.handlers.fetch import RecordReading, fetch
+from ottla.broker.handlers.fetch import fetch
 from ottla.broker.handlers.find_coordinator import CoordinatorLookup, find_coordinator
 from ottla.broker.handlers.forwarding import FORWARDED
 from ottla.broker.handlers.group_admin import delete_groups, describe_groups, list_groups
@@ -47,7 +48,6 @@ from ottla.broker.handlers.metadata import (
 from ottla.broker.handlers.offsets import OffsetLookup, list_offsets, offset_for_leader_epoch
 from ottla.broker.handlers.produce import produce
 from ottla.broker.handlers.producer_ids import ProducerIdAllocation, init_producer_id
-from ottla.broker.handlers.reassignments import list_partition_reassignments
 from ottla.broker.handlers.transaction_admin import (
     TransactionDescription,
     describe_transactions,
@@ -127,7 +127,6 @@ HANDLERS: dict[int, Handler[HandlerPorts]] = {
     32: describe_configs,
     35: describe_log_dirs,
     42: delete_groups,
-    46: list_partition_reassignments,
     47: offset_delete,
     60: describe_cluster,
     61: describe_producers,

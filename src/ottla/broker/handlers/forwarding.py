@@ -37,7 +37,12 @@ from ottla.broker.handlers.quorum import (
     unregister_broker,
     update_features,
 )
-from ottla.broker.handlers.reassignments import alter_partition_reassignments, refuse_reassignments
+from ottla.broker.handlers.reassignments import (
+    alter_partition_reassignments,
+    list_partition_reassignments,
+    refuse_listing,
+    refuse_reassignments,
+)
 from ottla.broker.handlers.topics import TopicAdministration, create_partitions, create_topics, delete_topics
 from ottla.broker.ports import SlicedWork
 from ottla.completion import Completion
@@ -256,6 +261,7 @@ FORWARDED: dict[int, Forwarded] = {
     43: Forwarded(elect_leaders, refuse_election),
     44: _ForwardedLogLevels(incremental_alter_configs, _refuse_alteration),
     45: Forwarded(alter_partition_reassignments, refuse_reassignments),
+    46: Forwarded(list_partition_reassignments, refuse_listing),
     55: _ForwardedQuorum(describe_quorum, refuse_quorum),
     57: Forwarded(update_features, refuse_features),
     64: Forwarded(unregister_broker, refuse_unregistering),

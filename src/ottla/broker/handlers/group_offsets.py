@@ -30,6 +30,7 @@ from ottla.coordinator.group_effects import GroupEffects
 from ottla.coordinator.group_shard import GroupShard
 from ottla.coordinator.offsets import NO_OFFSET, Committed
 from ottla.coordinator.runtime.effects import Reply
+from ottla.coordinator.runtime.runtime import MayBeReplaced
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -236,7 +237,18 @@ def _fetch(wanted: _Wanted) -> GroupCommand:
         unstable = groups.offsets.pending_of(group.group_id) if wanted.require_stable else ()
         effects.answer(reply, _Found(wanted, found, unstable))
 
-    return GroupCommand(group.group_id, command, lambda error: _Found(wanted, {}, code=error.code))
+    return GroupCommand(group.group_id, command, lambda error: _Found(wanted, {}, code=_retried(error)))
+
+
+def _retried(error: ApiError) -> ErrorCode:
+    """The error under which every client asks again, where the offsets may be known here in a moment.
+
+    librdkafka asks again after COORDINATOR_LOAD_IN_PROGRESS. After COORDINATOR_NOT_AVAILABLE or
+    NOT_COORDINATOR it does not read the partitions of the request until the next rebalance. If another broker
+    has taken over, this one knows it soon, and says so then.
+    """
+    is_late = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE or isinstance(error, MayBeReplaced)
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_late else error.code
 
 
 def _told(broker: GroupOffsetAccess, found: _Found, by_id: bool) -> Steps[OffsetFetchResponseGroup]:

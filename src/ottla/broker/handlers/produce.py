@@ -36,6 +36,11 @@ from ottla.broker.connection import Refused
 from ottla.broker.dispatch import RequestContext
 from ottla.broker.late_produce import TOO_MUCH_WAITS, Late, abandoned, append_late, begin_verification
 from ottla.broker.portions import in_portions
+from ottla.broker.produce_transaction import (
+    has_several_producers,
+    names_several_producers,
+    refused_for_several_producers,
+)
 from ottla.broker.producing import (
     ALL,
     IDS_SINCE,
@@ -83,7 +88,9 @@ _Outcome = _Answer | Coroutine[Any, Any, _Answer]
 def produce(
     broker: RecordWriting, request: ProduceRequest, context: RequestContext
 ) -> _Outcome | Generator[Any, None, _Outcome]:
-    if _is_short(request.topic_data):
+    if _is_short(request.topic_data) and (
+        request.transactional_id is None or not names_several_producers(request.topic_data)
+    ):
         return _produce_few(broker, request, context)
     steps = _produce_many(broker, request, context)
     now, end = broker.watchdog.now, context.connection.last_active + _AT_ONCE
@@ -137,6 +144,9 @@ def _produce_few(broker: RecordWriting, request: ProduceRequest, context: Reques
 def _produce_many(broker: RecordWriting, request: ProduceRequest, context: RequestContext) -> Steps[_Outcome]:
     """As `_produce_few`, with pauses, and with refusals for partitions that are named more than once."""
     acks, version = request.acks, context.version
+    if request.transactional_id is not None and (yield from has_several_producers(broker, request, version)):
+        refused = yield from refused_for_several_producers(request)
+        return _answer(broker, request, context, refused, [])
     waiting: list[Unacknowledged] = []
     fresh: list[Unacknowledged] = []
     late: list[Late] = []

@@ -46,6 +46,7 @@ _FENCED_SINCE = 2
 _OF_BROKERS_SINCE = 4
 _EPOCH_BUMP_SINCE = 5
 _PAUSE_AFTER = 500
+_TRANSACTIONS_AT_A_TIME = 50
 
 Results = dict[TopicPartition, ErrorCode]
 
@@ -111,11 +112,13 @@ def _add_for_brokers(broker: TransactionRequests, request: AddPartitionsToTxnReq
 
     def finish(results: list[Results]) -> Steps[AddPartitionsToTxnResponse]:
         response = AddPartitionsToTxnResponse()
-        for name, result in zip(wanted, results, strict=True):
+        for number, (name, result) in enumerate(zip(wanted, results, strict=True)):
             topics = yield from _by_topic(result)
             response.results_by_transaction.append(
                 AddPartitionsToTxnResult(transactional_id=name, topic_results=topics)
             )
+            if not number % _TRANSACTIONS_AT_A_TIME:
+                yield
         return response
 
     return (yield from collected(outcomes, finish))

@@ -12,6 +12,9 @@ leaders, 17 the directory id, 18 the follower's high watermark.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from ottla.protocol.schema import (
     Buffer,
     Request,
@@ -95,6 +98,15 @@ class AbortedTransaction(Struct):
     first_offset: int = int64()
 
 
+class Aborted(Protocol):
+    """What is written as an `AbortedTransaction`. There may be very many, so that they are not made anew."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+
+
 class PartitionData(Struct):
     partition_index: int = int32()
     error_code: int = int16()
@@ -107,7 +119,7 @@ class PartitionData(Struct):
     current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, versions="12+", tag=1)
     snapshot_id: SnapshotId = struct(SnapshotId, versions="12+", tag=2)  # only of the metadata quorum
     # Null unless the isolation level is 1.
-    aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, nullable="0+")
+    aborted_transactions: Sequence[Aborted] | None = array(AbortedTransaction, nullable="0+")
     preferred_read_replica: int = int32(-1, versions="11+")  # -1: stay here
     records: Buffer | None = records(nullable="0+")
 

@@ -7,7 +7,7 @@ inter-broker listener only.
 
 `base` in the response is the version that the changes apply to, or -1 when it holds the whole image.
 Topics in `topics` are whole, those in `changed_topics` hold the partitions that changed or were added.
-Version 1 brought what brokers report of their disks.
+Version 1 brought what brokers report of their disks, version 2 which replicas are being added.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ottla.protocol.schema import (
 )
 
 
-class FetchImageRequest(Request, api_key=1100, versions="0-1", flexible="0+"):
+class FetchImageRequest(Request, api_key=1100, versions="0-2", flexible="0+"):
     broker_id: int = int32()
     broker_epoch: int = int64(-1)
     version: int = int64()  # of the newest image that the broker has received; 0 if none
@@ -67,6 +67,7 @@ class ImagePartition(Struct):
     isr: list[int] = array(int32)
     elr: list[int] = array(int32)
     last_known_elr: list[int] = array(int32)
+    adding: list[int] = array(int32, versions="2+")
 
 
 class ImageTopic(Struct):
@@ -86,7 +87,7 @@ class ImageConfig(Struct):
     entries: list[ImageConfigEntry] | None = array(ImageConfigEntry, nullable="0+")  # null: none any more
 
 
-class FetchImageResponse(Response, api_key=1100, versions="0-1", flexible="0+"):
+class FetchImageResponse(Response, api_key=1100, versions="0-2", flexible="0+"):
     error_code: int = int16()
     base: int = int64(-1)
     version: int = int64()  # equal to the version of the request: nothing is newer
