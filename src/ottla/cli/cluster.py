@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,15 +46,18 @@ def status(
     Exit code 1 when something needs attention.
     """
     from ottla.cli.cluster_health import ClusterHealth
+    from ottla.cli.local_processes import broker_processes, supervisor_of
     from ottla.protocol_client.admin import describe_cluster
 
     with connect(bootstrap, timeout) as wire:
         described = describe_cluster(wire)
         health = ClusterHealth(_brokers(wire, described), _partitions(wire))
+    pids = broker_processes({broker.id: broker.address for broker in health.brokers})
+    supervisor = supervisor_of(pids.values())
     if as_json:
-        print_json(_document(described, health))
+        print_json(_document(described, health, pids, supervisor))
     else:
-        _show(described, health)
+        _show(described, health, supervisor)
     if not health.healthy:
         raise typer.Exit(FAILED)
 
@@ -136,7 +139,12 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _document(described: DescribeClusterResponse, health: ClusterHealth) -> dict[str, object]:
+def _document(
+    described: DescribeClusterResponse,
+    health: ClusterHealth,
+    pids: Mapping[int, int],
+    supervisor: int | None,
+) -> dict[str, object]:
     from ottla.cli.cluster_health import BELOW_MIN_ISR, OFFLINE, UNDER_REPLICATED
 
     def named(trouble: str) -> list[dict[str, object]]:
@@ -157,10 +165,12 @@ def _document(described: DescribeClusterResponse, health: ClusterHealth) -> dict
         "cluster_id": described.cluster_id,
         "controller": described.controller_id,
         "healthy": health.healthy,
+        "supervisor": supervisor,
         "brokers": [
             {
                 "id": broker.id,
                 "address": broker.address,
+                "pid": pids.get(broker.id),
                 "rack": broker.rack,
                 "state": _state(broker),
                 "leads": health.leads(broker.id),
@@ -177,7 +187,7 @@ def _document(described: DescribeClusterResponse, health: ClusterHealth) -> dict
     }
 
 
-def _show(described: DescribeClusterResponse, health: ClusterHealth) -> None:
+def _show(described: DescribeClusterResponse, health: ClusterHealth, supervisor: int | None) -> None:
     from ottla.cli.cluster_health import TROUBLES
 
     counts = [f"{count_text(health.count(trouble))} {trouble}" for trouble in TROUBLES]
@@ -186,6 +196,7 @@ def _show(described: DescribeClusterResponse, health: ClusterHealth) -> None:
             ("Cluster", described.cluster_id),
             ("Controller", f"broker {described.controller_id}" if described.controller_id >= 0 else "none"),
             ("Partitions", f"{count_text(len(health.partitions))} in all: {', '.join(counts)}"),
+            *([("Supervisor", f"process {supervisor}")] if supervisor is not None else []),
         ]
     )
     write("\n")

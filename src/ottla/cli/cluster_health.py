@@ -111,7 +111,8 @@ class ClusterHealth:
                 f"acks=all is refused by {_count(count, 'partition')} until more replicas are in sync."
             )
         lines += [
-            f"Broker {node} has {_count(self.replicas(node), 'replica')} and is not registered: start it."
+            f"Broker {node} has {_count(self.replicas(node), 'replica')} and is not registered: "
+            "`ottla serve --brokers` starts it again; on its own, start it."
             for node in self.missing
         ]
         lines += [

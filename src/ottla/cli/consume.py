@@ -173,6 +173,8 @@ def consume(
             raise typer.Exit(INTERRUPTED) from None
         meter.clear()
         _close(meter, quiet)
+        if committed and not quiet and meter.records != count:
+            _tell_open_transactions(wire, topic, chosen)
         if skipped:
             batches = "a batch" if len(skipped) == 1 else f"{len(skipped)} batches"
             raise Failure(
@@ -204,6 +206,22 @@ def _print(
     finally:
         meter.records, meter.bytes = records, size
         out.flush()
+
+
+def _tell_open_transactions(wire: Wire, topic: str, partitions: list[int]) -> None:
+    """A topic that seems to end early: what comes behind an open transaction waits for its end."""
+    from ottla.protocol_client.offsets import LATEST, list_offsets
+
+    times = dict.fromkeys(partitions, LATEST)
+    written = list_offsets(wire, topic, times)
+    stable = list_offsets(wire, topic, times, read_committed=True)  # asked last, so less is less
+    waiting = [p for p in partitions if stable[p] < written[p]]
+    if waiting:
+        say(
+            f"partition {waiting[0]} of {topic!r} has more from offset {stable[waiting[0]]} on, written in a"
+            f" transaction that is open{f'; so have {len(waiting) - 1} others' if waiting[1:] else ''}."
+            " --isolation uncommitted shows it, `ottla transaction list` who writes."
+        )
 
 
 def _other_protocol(group: str) -> Failure:

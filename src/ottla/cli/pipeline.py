@@ -154,7 +154,7 @@ def _metrics(address: str | None, pipeline: Pipeline) -> Iterator[Board]:
 
 def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json: bool, board: Board) -> int:
     from ottla.pipeline.running.display import display_for
-    from ottla.pipeline.running.input_topics import is_idle
+    from ottla.pipeline.running.input_topics import has_little_to_read, is_idle
     from ottla.pipeline.running.runner import Runner, idle_outcome, interrupts
 
     folder = launch.checkpoints
@@ -164,7 +164,8 @@ def _run(launch: Launch, pipeline: Pipeline, once: bool, bootstrap: str, as_json
         display.show(idle_outcome(pipeline, folder, bootstrap, board, display).stages)
         display.close()
         return OK
-    spark, context = launch.spark(), launch.context(pipeline, bootstrap)
+    spark = launch.spark(little_to_do=once and has_little_to_read(pipeline, folder, bootstrap))
+    context = launch.context(pipeline, bootstrap)
     display = display_for(as_json=as_json, footer=footer)
     log_to(display.say)
     runner = Runner(pipeline, spark, context, display=display, board=board)
@@ -228,7 +229,7 @@ def check(
     launch = Launch(file, checkpoints, master, set_, connector)
     pipeline = launch.load(stage)
     there, problem = topics_or_problem(bootstrap, timeout)
-    spark, context = launch.spark(), launch.context(pipeline, bootstrap)
+    spark, context = launch.spark(little_to_do=True), launch.context(pipeline, bootstrap)
     view, problems = check_pipeline(pipeline, spark, context, there, [problem] if problem else [])
     stop_spark(spark)
     show(view, as_json=as_json)

@@ -99,13 +99,16 @@ class Launch:
         """Whether Spark runs already, because the file needed it."""
         return self._session is not None
 
-    def spark(self) -> SparkSession:
+    def spark(self, *, little_to_do: bool = False) -> SparkSession:
+        """The session. `little_to_do` for one whose work is over before Java's best code would pay."""
         from ottla.pipeline.running.runner import of_spark
         from ottla.pipeline.spark.java import JavaMissing
-        from ottla.pipeline.spark.session import LOG_FILE, SparkFailed, spark_session
+        from ottla.pipeline.spark.session import COMPILE, LOG_FILE, SparkFailed, spark_session
 
         if self._session is not None:
             return self._session
+        if little_to_do:
+            self._settings.setdefault(COMPILE, "quick")
         if "://" not in self.checkpoints.root:
             folder = Path(self.checkpoints.root)
             try:

@@ -33,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_STATES = "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
 DEFAULT_SILENT = "15m"
 """How long a transaction may take at most, by the default of `transaction.max.timeout.ms`."""
 
@@ -66,7 +67,7 @@ def list_(
         try:
             found = list_transactions(wire, state or (), longer_ms)
         except ValueError as error:
-            raise usage(f"--state: {error}") from None
+            raise usage(f"--state: {error}; those there are: {_STATES}") from None
     if as_json:
         print_json(
             [

@@ -30,12 +30,15 @@ class Committed(NamedTuple):
     metadata: str
 
 
-def committed_offsets(wire: Wire, group_id: str) -> dict[Place, Committed]:
-    """All offsets that the group has committed."""
+def committed_offsets(
+    wire: Wire, group_id: str, *, stable: bool = False, patience: float | None = None
+) -> dict[Place, Committed]:
+    """All offsets that the group has committed. `stable` waits for transactions that are committing some."""
     request = OffsetFetchRequest(
         group_id=group_id,
         topics=None,
         groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)],
+        require_stable=stable,
     )
 
     def answer(response: Any) -> dict[Place, Committed]:
@@ -43,7 +46,7 @@ def committed_offsets(wire: Wire, group_id: str) -> dict[Place, Committed]:
         check(found.error_code)
         return _offsets_in(found)
 
-    return ask(wire, group_id, request, answer, at_most=_NAMES_UP_TO)
+    return ask(wire, group_id, request, answer, at_most=_NAMES_UP_TO, patience=patience)
 
 
 def committed_offsets_of(wire: Wire, groups: Iterable[ListedGroup]) -> dict[str, dict[Place, Committed]]:

@@ -10,7 +10,7 @@ that describes it, and `describe_group` makes one thing of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -108,13 +108,14 @@ def ask(
     at_most: int | None = None,
     timeout: float | None = None,
     kind: int = GROUP,
+    patience: float | None = None,
 ) -> T:
     """Send `request` to the coordinator; `answer` reads the response and raises ApiError for its errors.
 
-    Errors that pass (no coordinator yet, it has moved, it is loading, it restarts) are waited out.
-    `at_most` is the highest version that will do.
+    Errors that pass (no coordinator yet, it has moved, it is loading, it restarts) are waited out, for
+    `patience` seconds (the request timeout if None). `at_most` is the highest version that will do.
     """
-    patience = Patience(wire.request_timeout)
+    waiting = Patience(wire.request_timeout if patience is None else patience)
     while True:
         reached = bool(wire.nodes)
         try:
@@ -124,9 +125,24 @@ def ask(
         except BrokerUnreachable as error:
             if not reached:
                 raise
-            patience.pause(error)
+            waiting.pause(error)
         except ApiError as error:
-            patience.pause(error)
+            waiting.pause(error)
+
+
+def ask_every_broker(wire: Wire, request: Request) -> Iterator[tuple[int, Any]]:
+    """What each broker answers, for responses with one error code. Errors that pass are waited out."""
+    wire.metadata([])
+    for node in list(wire.nodes):
+        waiting = Patience(wire.request_timeout)
+        while True:
+            response = wire.call(request, node=node)
+            try:
+                check(response.error_code)
+                break
+            except ApiError as error:
+                waiting.pause(error)
+        yield node, response
 
 
 # Looking
@@ -135,17 +151,9 @@ def ask(
 def list_groups(wire: Wire, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> list[ListedGroup]:
     """The groups of all brokers, by name. A broker too old to filter is not asked to: we do it."""
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(kinds))
-    wire.metadata([])
     found: dict[str, ListedGroup] = {}
-    for node in list(wire.nodes):
-        patience = Patience(wire.request_timeout)
-        while True:
-            response: ListGroupsResponse = wire.call(request, node=node)
-            try:
-                check(response.error_code)
-                break
-            except ApiError as error:
-                patience.pause(error)
+    response: ListGroupsResponse
+    for node, response in ask_every_broker(wire, request):
         for group in response.groups:
             found[group.group_id] = ListedGroup(
                 group.group_id, group.group_state, group.group_type.lower(), group.protocol_type, node

@@ -1,9 +1,10 @@
 """How far a group is behind: in records, and in time.
 
-In records it is the end of the partition (its high watermark) less the committed offset, as Kafka's own tools
-count it. In time it is the age of the oldest record that the group has not read: the timestamp of the first
-record at or after the committed offset, against now. Kafka's protocol has no question for the time of an
-offset, so that one batch is fetched, and nothing is fetched for partitions that are read to their end.
+In records it is the end of the partition less the committed offset. The end is the high watermark, as Kafka's
+own tools count it, or for readers of committed records the last stable offset: what they can read. In time it
+is the age of the oldest record that the group has not read: the timestamp of the first record at or after the
+committed offset, against now. Kafka's protocol has no question for the time of an offset, so that one batch
+is fetched, and nothing is fetched for partitions that are read to their end.
 """
 
 from __future__ import annotations
@@ -73,9 +74,11 @@ def most_seconds(lags: Iterable[PartitionLag], now_ms: int) -> float | None:
     return max(known) if known else None
 
 
-def lags(wire: Wire, committed: Mapping[Place, int | None], *, times: bool = True) -> list[PartitionLag]:
+def lags(
+    wire: Wire, committed: Mapping[Place, int | None], *, times: bool = True, read_committed: bool = False
+) -> list[PartitionLag]:
     """The lag of each place, in order; `committed` has None where nothing is committed."""
-    held = ends(wire, committed)
+    held = ends(wire, committed, read_committed=read_committed)
     unread = {
         place: max(offset, held[place].start)
         for place, offset in committed.items()
@@ -88,7 +91,7 @@ def lags(wire: Wire, committed: Mapping[Place, int | None], *, times: bool = Tru
     ]
 
 
-def ends(wire: Wire, places: Iterable[Place]) -> dict[Place, Span]:
+def ends(wire: Wire, places: Iterable[Place], *, read_committed: bool = False) -> dict[Place, Span]:
     """Start and end of each partition. What is gone or has no leader now is left out."""
     wanted = by_topic(places)
     found: dict[Place, Span] = {}
@@ -97,7 +100,8 @@ def ends(wire: Wire, places: Iterable[Place]) -> dict[Place, Span]:
         led = {p.partition_index for p in topic.partitions if p.leader_id >= 0}
         partitions = [p for p in wanted.get(name, ()) if p in led]
         if partitions:
-            found |= {(name, p): span for p, span in spans(wire, name, partitions).items()}
+            held = spans(wire, name, partitions, read_committed=read_committed)
+            found |= {(name, p): span for p, span in held.items()}
     return found
 
 

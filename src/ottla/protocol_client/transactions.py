@@ -25,7 +25,7 @@ from ottla.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from ottla.protocol_client.groups import TRANSACTION, Place, ask, coordinator
+from ottla.protocol_client.groups import TRANSACTION, Place, ask, ask_every_broker, coordinator
 from ottla.protocol_client.wire import Patience, Wire, check
 
 _PARTITIONS_AT_A_TIME = 500
@@ -74,17 +74,9 @@ def list_transactions(
     request = ListTransactionsRequest(
         state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=longer_than_ms
     )
-    wire.metadata([])
     found: dict[str, ListedTransaction] = {}
-    for node in list(wire.nodes):
-        patience = Patience(wire.request_timeout)
-        while True:
-            response: ListTransactionsResponse = wire.call(request, node=node)
-            try:
-                check(response.error_code)
-                break
-            except ApiError as error:
-                patience.pause(error)
+    response: ListTransactionsResponse
+    for node, response in ask_every_broker(wire, request):
         if response.unknown_state_filters:
             raise ValueError(f"there is no state {', '.join(response.unknown_state_filters)}")
         for each in response.transaction_states:

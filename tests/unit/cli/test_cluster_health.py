@@ -52,7 +52,10 @@ def test_a_cluster_with_all_brokers_and_replicas_is_healthy() -> None:
 def test_brokers_with_replicas_that_are_not_registered_are_missing() -> None:
     health = ClusterHealth(brokers(1, 2), [partition(1, (1, 2))])
     assert (health.missing, health.healthy) == ([3], False)
-    assert health.advice() == ["Broker 3 has 1 replica and is not registered: start it."]
+    assert health.advice() == [
+        "Broker 3 has 1 replica and is not registered: `ottla serve --brokers` starts it again; on its own, "
+        "start it."
+    ]
 
 
 def test_the_most_urgent_trouble_comes_first() -> None:
