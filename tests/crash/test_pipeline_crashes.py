@@ -6,9 +6,9 @@ each row into a folder at random, so that a batch which is run again looks diffe
 whatever a crash left of the first must go. While it goes on, the lake is compacted, and the topic gets one
 more partition.
 
-A topic may have a row more than once, but only for a reason: it belongs to a batch that was begun and not
-finished when a process was killed, or when the stage failed and was started again. That is checked record by
-record, by offset.
+A topic that is written at least once may have a row twice, but only for a reason: it belongs to a batch that
+was begun and not finished when a process was killed, or when the stage failed and was started again. That is
+checked record by record, by offset. Exactly once is in test_pipeline_exactly_once.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ limits = {{"startingOffsets": "earliest", "maxOffsetsPerTrigger": "{limit}"}}
 clicks = topic(pattern="^clicks", json="id long", options=limits)
 
 
-@stage(clicks, to=[topic("copies"), topic("others")])
+@stage(clicks, to=[topic("copies"), topic("others")], delivery="at-least-once")
 def copy(rows):
     return rows
 

@@ -82,17 +82,17 @@ class StageRuns:
                 key, value = each if isinstance(each, tuple) else (None, each)
                 producer.add(key, value)
 
-    def records(self, topic: str) -> list[Got]:
-        """All records of a topic, by partition and offset; none if there is no such topic."""
+    def records(self, topic: str, *, committed: bool = True) -> list[Got]:
+        """All (committed) records of a topic, by partition and offset; none if there is no such topic."""
         with Wire(self.broker.bootstrap_servers) as wire:
             known = {each.name: len(each.partitions) for each in wire.metadata().topics}
             if topic not in known:
                 return []
-            found = spans(wire, topic, range(known[topic]))
+            found = spans(wire, topic, range(known[topic]), read_committed=committed)
             starts = {partition: span.start for partition, span in found.items()}
             ends = {partition: span.end for partition, span in found.items()}
             got = [
                 Got(partition, record.offset, record.key, record.value, dict(record.headers))
-                for partition, record in Consumer(wire, topic, starts, ends)
+                for partition, record in Consumer(wire, topic, starts, ends, read_committed=committed)
             ]
         return sorted(got, key=lambda each: (each.partition, each.offset))

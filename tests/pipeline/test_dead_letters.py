@@ -1,4 +1,4 @@
-"""Bad records are written to dead letters at least once, also over crashes, and never delay good ones."""
+"""Bad records are written to dead letters, also over crashes, and never delay good ones."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_crash_before_the_dead_letters_loses_none(
     assert ids(runs, target) == [1], "what was written before the failure is not written again"
 
 
-def test_a_crash_after_the_dead_letters_writes_them_again(runs: StageRuns) -> None:
+def test_a_crash_after_the_dead_letters_leaves_them_there_once(runs: StageRuns) -> None:
     source, target = runs.name("in"), runs.name("out")
     runs.produce(source, [b"bad"])
     copy = copying(runs, source, target)
@@ -226,7 +226,7 @@ def test_a_crash_after_the_dead_letters_writes_them_again(runs: StageRuns) -> No
     with pytest.raises(StreamingQueryException, match="the power went out"):
         runs.start(built, write_and_crash).awaitTermination()
     runs.run(copy)
-    assert offsets(letters(runs, "copy")) == [0, 0]
+    assert offsets(letters(runs, "copy")) == [0]
 
 
 def test_an_output_that_skips_its_batch_hides_no_bad_record(

@@ -109,7 +109,7 @@ def test_outputs_have_unique_names() -> None:
         ("ottla.pipeline.declarations.StageError: stage copy: bad record in a", True),
         ("ottla.pipeline.topics.offsets.DataLost: partition 0 of topic 'a' ...\n\nDuring handling ...", True),
         ("ottla.pipeline.lakes.layout.LakeError: lake x has other columns", True),
-        ("ottla.pipeline.topics.option_values.TopicMissing: topic 'a' does not exist", False),
+        ("ottla.pipeline.topics.options.TopicMissing: topic 'a' does not exist", False),
         ("ottla.pipeline.topics.writing.NoSuchTopic: topic 'a' does not exist", False),
         ("ottla.protocol_client.wire.ConnectionLost: 127.0.0.1:9092: refused", False),
         ("OSError: [Errno 28] No space left on device", False),

@@ -37,8 +37,6 @@ def test_every_example_has_a_test() -> None:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_passes_its_test(example: str, pytester: pytest.Pytester, spark: SparkSession) -> None:
     """In this process, where the session that runs is the one that the fixture finds and leaves running."""
-    if example == "alarms":
-        pytest.importorskip("pandas", reason="functions with state need the extra `stateful`")
     files = files_of_the_page()
     for name, text in files.items():
         if name in (f"{example}.py", f"test_{example}.py") or not name.endswith(".py"):

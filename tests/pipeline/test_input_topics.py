@@ -13,8 +13,9 @@ import pytest
 from ottla.pipeline import stage, topic
 from ottla.pipeline.checkpoints import Checkpoints, StageFolder
 from ottla.pipeline.fingerprint import declared_shape
+from ottla.pipeline.running import input_topics
 from ottla.pipeline.running.display import SilentDisplay
-from ottla.pipeline.running.input_topics import is_idle
+from ottla.pipeline.running.input_topics import has_little_to_read, is_idle
 from ottla.pipeline.running.loading import Pipeline
 from ottla.pipeline.running.progress import Board, Phase
 from ottla.pipeline.running.runner import idle_outcome
@@ -97,6 +98,19 @@ def test_a_stage_that_has_read_everything_has_nothing_to_do(shop: Shop) -> None:
 def test_a_new_record_is_something_to_do(shop: Shop) -> None:
     shop.produce(1)
     assert not shop.idle
+
+
+def test_only_records_that_are_not_read_yet_count_as_work(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_topics, "FEW", 2)
+    shop.produce(2)
+    assert has_little_to_read(shop.pipeline, shop.checkpoints, shop.bootstrap)
+    shop.produce(1)
+    assert not has_little_to_read(shop.pipeline, shop.checkpoints, shop.bootstrap)
+    unread = Checkpoints(Path(shop.checkpoints.root) / "other")
+    assert not has_little_to_read(shop.pipeline, unread, shop.bootstrap)
+    assert not has_little_to_read(shop.pipeline, shop.checkpoints, "127.0.0.1:1")
 
 
 def test_a_planned_batch_is_something_to_do(shop: Shop) -> None:

@@ -156,7 +156,9 @@ def test_a_re_run_after_a_compaction_still_finds_its_files(tmp_path: Path) -> No
     assert sorted(read(lake)) == [*ALL[:24], *rows_of(4, attempt=1)]
 
 
-@pytest.mark.parametrize("then", ["another compaction", "the next batch of a stage"])
+@pytest.mark.parametrize(
+    "then", [pytest.param("another compaction", marks=pytest.mark.slow), "the next batch of a stage"]
+)
 def test_a_crash_at_any_file_operation_neither_loses_nor_duplicates_rows(tmp_path: Path, then: str) -> None:
     lake = tmp_path / "lake"
     swapping = {row for batch in range(4) for row in rows_of(batch)}

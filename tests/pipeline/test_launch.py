@@ -143,6 +143,13 @@ def test_the_session_has_the_settings_of_the_launcher(spark: SparkSession) -> No
     assert context.uiWebUrl is None
 
 
+def test_a_session_may_do_without_the_compiler_that_pays_late(spark: SparkSession) -> None:
+    beans = spark._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
+    assert "-XX:TieredStopAtLevel=1" in list(beans.getRuntimeMXBean().getInputArguments())
+    with pytest.raises(ValueError, match=r"ottla\.compile is full or quick, not 'fast'"):
+        session.spark_session("x", settings={"ottla.compile": "fast"})
+
+
 def test_a_second_call_gives_the_session_that_runs_with_the_new_settings_alone(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Europe/Prague")
     try:

@@ -90,7 +90,8 @@ def test_a_run_processes_records_end_to_end_and_the_next_run_continues(runs: Sta
     with Wire(runs.broker.bootstrap_servers) as wire:
         groups = [committed_offsets(wire, f"ottla.{runs.prefix}.{name}") for name in ("first", "second")]
         found = look(Pipeline.load([second, first], name=runs.prefix), runs.context().checkpoints, wire)
-    assert [sum(each.offset for each in group.values()) for group in groups] == [4, 4]
+    # In the topic between them the end of each transaction has an offset, too.
+    assert [sum(each.offset for each in group.values()) for group in groups] == [4, 6]
     status = found.stages[1]
     assert (status.stage, status.running, status.phase, status.batch) == ("first", False, "finished", 1)
     assert (status.lag_records, status.lag_seconds, status.error) == (0, 0.0, None)
@@ -155,11 +156,14 @@ def test_with_bad_fail_a_bad_record_ends_the_stage_without_duplicates(runs: Stag
 def test_after_a_refused_output_the_next_run_writes_only_the_missing_rows(
     runs: StageRuns,
 ) -> None:
+    """At least once: what is written before a failure stays."""
     source, first, second = runs.name("in"), runs.name("first"), runs.name("second", None)
     runs.broker.create_topic(second, config={"max.message.bytes": 200})
 
     def both(**small: Any) -> Callable[..., Any]:
-        @stage(topic(source, json="id long, text string"), to=[topic(first), topic(second, **small)])
+        outputs = [topic(first), topic(second, **small)]
+
+        @stage(topic(source, json="id long, text string"), to=outputs, delivery="at-least-once")
         def both(records: DataFrame) -> DataFrame:
             return records
 
@@ -314,6 +318,8 @@ def test_a_stage_that_runs_is_not_started_a_second_time(runs: StageRuns) -> None
 def test_settings_of_a_stage_are_its_own(runs: StageRuns) -> None:
     source, end = runs.name("in"), runs.name("out", None)
     seen = []
+    before = runs.spark.conf.get("spark.sql.shuffle.partitions")
+    assert before != "7"
 
     @stage(topic(source, json=ID), to=topic(end), options={"spark.sql.shuffle.partitions": "7"})
     def own(records: DataFrame) -> DataFrame:
@@ -323,4 +329,4 @@ def test_settings_of_a_stage_are_its_own(runs: StageRuns) -> None:
     write(runs, source, 1)
     assert once(runs, own)["own"].rows == 1
     assert seen[-1] == "7"
-    assert runs.spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert runs.spark.conf.get("spark.sql.shuffle.partitions") == before

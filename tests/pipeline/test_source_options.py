@@ -116,6 +116,36 @@ def test_settings_without_effect_are_named_once_and_misspelt_options_get_a_hint(
     assert "did you mean startingOffsets?" in second
 
 
+def test_options_that_there_are_get_no_notice_also_when_others_win_over_them() -> None:
+    numbers = [
+        "startingTimestamp",
+        "endingTimestamp",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "maxBytesPerTrigger",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "partition.metadata.cache.ttl.ms",
+        "kafka.metadata.max.age.ms",
+        "kafka.request.timeout.ms",
+        "kafka.default.api.timeout.ms",
+        "kafka.socket.connection.setup.timeout.ms",
+        "kafka.fetch.max.wait.ms",
+        "kafka.max.partition.fetch.bytes",
+    ]
+    flags = ["failOnDataLoss", "includeHeaders", "commitOffsets", "kafka.check.crcs"]
+    texts = ["groupIdPrefix", "offsetsFile", "kafka.client.id", "kafka.group.id"]
+    given = {**dict.fromkeys(numbers, "5"), **dict.fromkeys(flags, "true"), **dict.fromkeys(texts, "x")}
+    for side in ("starting", "ending"):
+        given |= {f"{side}Offsets": "latest", f"{side}OffsetsByTimestamp": '{"clicks":{"0":5}}'}
+    given |= {"startingOffsetsByTimestampStrategy": "latest", "kafka.isolation.level": "read_committed"}
+    assert SourceOptions.parse(LEAST | given).notices == ()
+
+
 def test_times_win_over_offsets_and_one_time_for_all_wins_over_times_by_partition() -> None:
     both = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"clicks":{"0":5}}'}
     assert parse(**both).starting == Bound(
@@ -196,6 +226,7 @@ def test_the_sink_takes_settings_of_producers() -> None:
             "kafka.acks": "1",
             "kafka.compression.type": "zstd",
             "kafka.linger.ms": "5",
+            "includeHeaders": "true",
             "kafka.buffer.memory": "1",
         }
     )

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ottla.pipeline.running.stopping import MOST_BEHIND, BatchGate, StopAsked, StopRequest
+from ottla.pipeline.running.supervision import MOST_BEHIND, BatchGate, StopAsked, StopRequest
 
 
 def test_the_second_stop_request_stops_at_once() -> None:

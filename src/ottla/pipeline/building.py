@@ -6,19 +6,17 @@ writes all outputs and the dead letters, in this order:
 
     lakes          a batch that is written again replaces its own files
     sinks          functions of the user, called again with the same batch until they return
-    topics         a batch that is written again is there twice
-    dead letters   the same
+    topics         all in one transaction, where there are transactions (`exactly_once`)
+    dead letters   in the same one
 
 and only when it returns does Spark count the batch as done. A failure anywhere makes Spark run the same batch
-again, from the offsets it wrote down before. So nothing is lost and lakes have every row once. Topics have
-rows twice that were written by a batch which did not come to its end, but a failure that lasts does not add
-more of them with each attempt:
+again, from the offsets it wrote down before. So nothing is lost, and lakes and topics have every row once.
+Where there are no transactions, topics have rows twice that were written by a batch which did not come to its
+end, but a failure that lasts does not add more of them with each attempt:
 
 - outputs that are written are noted (`deliveries`), and a batch that runs again leaves them out;
 - a batch that runs again is computed as a whole before anything is written, so that a record on which the
   stage fails stops it before the other tasks have written their rows.
-
-One function writes everything, so that a transaction over all topics of a batch can be added here.
 """
 
 from __future__ import annotations
@@ -56,6 +54,7 @@ from ottla.pipeline.declarations import (
     nearest,
 )
 from ottla.pipeline.deliveries import Deliveries
+from ottla.pipeline.exactly_once import BatchTransaction, ExactlyOnce, exactly_once
 from ottla.pipeline.fingerprint import Fingerprint, shape_of
 from ottla.pipeline.refusals import anchor_hint
 from ottla.pipeline.tables.changelog import ChangelogTable
@@ -102,6 +101,7 @@ class BuiltStage:
         letters: DeadLetters | None,
         inputs: Sequence[Input],
         deliveries: Deliveries,
+        exactly: ExactlyOnce | None,
     ) -> None:
         self.stage = stage
         self.frame = frame
@@ -113,10 +113,11 @@ class BuiltStage:
         self._connection = connection
         self._folder = folder
         self._letters = letters
-        # A lake keeps what it has through a crash of the machine, and state cannot be computed again; so what
-        # Spark needs to run the batch again has to be kept too. A topic may get rows twice in any case.
+        self._exactly = exactly
+        # Lakes and topics keep what they have through a crash of the machine, and state cannot be computed
+        # again; so what Spark needs to run the same batch again has to be kept too.
         lasting = self.fingerprint.shape["stateful"] or any(isinstance(each, Lake) for each in stage.outputs)
-        self._files = folder.spark_files() if lasting else None
+        self._files = folder.spark_files() if lasting or exactly is not None else None
         self._columns: dict[int, list[Column]] = {}
 
     @property
@@ -162,21 +163,42 @@ class BuiltStage:
             zip(self.stage.outputs, _labels(self.stage.outputs), range(len(self.stage.outputs)), strict=True),
             key=lambda each: _ORDER.index(type(each[0])),
         )
+        transaction = self._transaction(query_id, batch_id)
         missing = [each for each in in_order if not self.deliveries.is_done(each[1])]
-        kept = again or len(missing) > 1
+        first = next((output for output, *_ in missing if isinstance(output, Topic)), None)
+        committed = False
+        if transaction is not None and first is not None:
+            begun = transaction.begin(first)
+            committed = begun.committed
+            transaction = transaction if committed or begun.producer is not None else None
+        if committed:
+            missing = [each for each in missing if not isinstance(each[0], Topic)]
+        computed = again or committed
+        kept = len(missing) > 1 or (computed and bool(missing))
         shared = frame.persist(StorageLevel.MEMORY_AND_DISK) if kept else frame
+        written: list[str] = []
+        done = self.deliveries.done if transaction is None else written.append
         try:
-            if again:
+            if computed:
                 # Also when nothing is missing: state, watermark and counts come from computing the batch.
                 shared.write.format("noop").mode("overwrite").save()
             for output, label, number in missing:
-                self._write(shared, number, output, query_id, batch_id)
-                self.deliveries.done(label)
-            if self._letters is not None:
+                self._write(shared, number, output, query_id, batch_id, transaction or self._connection)
+                (done if isinstance(output, Topic) else self.deliveries.done)(label)
+            if self._letters is not None and not committed:
                 seen = seen_in_batch(self.frame.sparkSession, query_id)
-                self._letters.deliver(spark, batch_id, seen, self.deliveries)
+                self._letters.deliver(
+                    spark, batch_id, seen, transaction or self._connection, self.deliveries.is_done, done
+                )
+            if transaction is not None:
+                transaction.commit()
+            for label in written:
+                self.deliveries.done(label)
         except Exception as error:
+            lost = transaction.abort() if transaction is not None else None
             self.deliveries.failed()
+            if lost is not None:
+                raise lost from error
             told = explain_failure(error, self.stage, self.inputs) if self.stage.bad == "fail" else None
             told = told or explain_unwritable(error, frame, self.stage)
             if told is not None:
@@ -186,8 +208,20 @@ class BuiltStage:
             if kept:
                 shared.unpersist()
 
+    def _transaction(self, query_id: str | None, batch_id: int) -> BatchTransaction | None:
+        if self._exactly is None:
+            return None
+        assert query_id is not None, "Spark writes the query's id before its first batch"
+        return self._exactly.of_batch(query_id, batch_id)
+
     def _write(
-        self, frame: DataFrame, number: int, output: Output, query_id: str | None, batch_id: int
+        self,
+        frame: DataFrame,
+        number: int,
+        output: Output,
+        query_id: str | None,
+        batch_id: int,
+        writes: Connection | BatchTransaction,
     ) -> None:
         rows = rows_for(frame, output)
         if isinstance(output, Lake):
@@ -202,7 +236,7 @@ class BuiltStage:
         if number not in self._columns:  # made once, for making them costs as much as a small batch
             self._columns[number] = topic_columns(rows, output, f"stage {self.stage.name}")
         options = {**output.options, "includeTimestamp": "true"} if output.timestamp else output.options
-        self._connection.write(rows.select(*self._columns[number]), output.name, options)
+        writes.write(rows.select(*self._columns[number]), output.name, options)
 
 
 def build(
@@ -273,7 +307,8 @@ def build(
         schemas = [value_schema(result, output, what) for output in stage.outputs]
         _check_mode(spark, stage, result)
         written = deliveries or Deliveries(folder)
-        built = BuiltStage(stage, result, schemas, connection, folder, letters, inputs, written)
+        exactly = exactly_once(spark, stage, connection, folder, stage.group(context.pipeline))
+        built = BuiltStage(stage, result, schemas, connection, folder, letters, inputs, written, exactly)
         if built.settings and not _is_installed("google.protobuf"):
             # Spark would start a Python process that fails to, and say only that it did not answer.
             raise StageError(f"{what}: transformWithState needs protobuf, which is not installed. {_INSTALL}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -32,6 +32,9 @@ MOST_OFFSETS = 1_000_000
 """Offsets of an input in one batch, unless the declaration gives a limit. The first batch of a stage would
 otherwise be its whole topic: hours without a commit, and all of it again after a failure."""
 _LIMITS = ("maxoffsetspertrigger", "maxbytespertrigger", "minoffsetspertrigger")
+
+CUT_LETTERS = {"oversized": "cut"}
+"""Options to write dead letters: those that are larger than the topic takes are cut."""
 
 Offsets = dict[tuple[str, int], int]
 _EARLIEST = -2
@@ -65,6 +68,9 @@ class Connection:
     bootstrap: str
     settings: Mapping[str, str] = field(default_factory=dict)
 
+    in_memory: ClassVar[bool] = False
+    """Whether there is no broker, and nothing that could be there twice."""
+
     def source_options(
         self, source: Topic, group: str, start: Mapping[str, str], offsets_file: str, *, bounded: bool = True
     ) -> dict[str, str]:
@@ -72,7 +78,7 @@ class Connection:
 
         `bounded` batches have a limit also where the declaration gives none.
         """
-        found = {"kafka.bootstrap.servers": self.bootstrap, "includeHeaders": "true", **self._settings()}
+        found = {**self._always(), **self._settings()}
         if source.name is not None:
             found["subscribe"] = source.name
         else:
@@ -94,8 +100,7 @@ class Connection:
 
     def table_options(self, source: Topic) -> dict[str, str]:
         """Options to read parts of a topic that is a table."""
-        always = {"kafka.bootstrap.servers": self.bootstrap, "includeHeaders": "true"}
-        return {**always, **self._settings(), **source.options}
+        return {**self._always(), **self._settings(), **source.options}
 
     def table_span(self, source: Topic) -> Span:
         """What a topic that is a table holds now."""
@@ -157,13 +162,17 @@ class Connection:
 
     def writer(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> DataStreamWriter:
         """Write a stream of rows to a topic without a function for its batches."""
-        given = {"kafka.bootstrap.servers": self.bootstrap, **self._settings(), **options, "topic": topic}
+        given = self.sink_options(topic, options)
         return rows.writeStream.format(self.connector).options(**given)
 
     def write(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
         """Write rows to a topic; all are acknowledged when this returns."""
-        given = {"kafka.bootstrap.servers": self.bootstrap, **self._settings(), **options, "topic": topic}
+        given = self.sink_options(topic, options)
         rows.write.format(self.connector).options(**given).mode("append").save()
+
+    def sink_options(self, topic: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Options to write to a topic."""
+        return {"kafka.bootstrap.servers": self.bootstrap, **self._settings(), **options, "topic": topic}
 
     def write_lake(self, rows: DataFrame, target: Lake, query_id: str, batch_id: int) -> None:
         """Write the rows of a batch to a lake, in place of what an earlier run of the batch wrote."""
@@ -178,10 +187,16 @@ class Connection:
         cut beforehand to what its producer sends.
         """
         if self.connector == "ottla":
-            self.write(letters, topic, {"oversized": "cut"})
+            self.write(letters, topic, CUT_LETTERS)
             return
         limit = int(self._settings().get("kafka.max.request.size", _KAFKA_REQUEST_SIZE))
         self.write(cut_to(letters, limit), topic, {})
+
+    def _always(self) -> dict[str, str]:
+        """Options to read topics. Stages write in transactions, so their readers skip what was aborted."""
+        always = {"kafka.bootstrap.servers": self.bootstrap, "includeHeaders": "true"}
+        # Our own source does so by itself.
+        return always if self.connector == "ottla" else {**always, "kafka.isolation.level": "read_committed"}
 
     def _settings(self) -> dict[str, str]:
         return {name: value for name, value in self.settings.items() if name.startswith("kafka.")}

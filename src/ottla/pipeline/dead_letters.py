@@ -6,9 +6,10 @@ are written, and before Spark commits it, the metric is read: a few small bad re
 written to the dead-letter topic at once; if there were many or large ones, the batch's range of offsets is
 read again, this time for the bad ones alone.
 
-So dead letters are written at least once, and never lost: a crash before the commit makes Spark run the whole
-batch again, dead letters with it. When a metric is missing or has seen nothing (an output that skipped a
-batch it knew, a join that needed no rows), it proves nothing, and the range is read again too.
+So dead letters are never lost: a crash before the commit makes Spark run the whole batch again, dead letters
+with it. They are in the transaction of the batch where there is one, and there once. When a metric is missing
+or has seen nothing (an output that skipped a batch it knew, a join that needed no rows), it proves nothing,
+and the range is read again too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import base64
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -33,7 +34,7 @@ from ottla.pipeline.values.formats import BAD, Reader, decoded, explained
 if TYPE_CHECKING:
     from ottla.pipeline.checkpoints import StageFolder
     from ottla.pipeline.connectors import Connection
-    from ottla.pipeline.deliveries import Deliveries
+    from ottla.pipeline.exactly_once import BatchTransaction
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -184,32 +185,39 @@ class DeadLetters:
         spark: SparkSession,
         batch_id: int,
         seen: Mapping[str, Seen] | None,
-        deliveries: Deliveries,
+        writes: Connection | BatchTransaction,
+        is_done: Callable[[str], bool],
+        done: Callable[[str], None],
     ) -> None:
         """Write the dead letters of a batch whose outputs are written; all are acknowledged at the return."""
         for read in self._inputs:
             label = f"dead letters of input {read.number}"
-            if not deliveries.is_done(label):
-                self._deliver(spark, read, batch_id, None if seen is None else seen.get(read.metric))
-                deliveries.done(label)
+            if not is_done(label):
+                self._deliver(spark, read, batch_id, None if seen is None else seen.get(read.metric), writes)
+                done(label)
 
-    def _deliver(self, spark: SparkSession, read: Input, batch_id: int, found: Seen | None) -> None:
+    def _deliver(
+        self,
+        spark: SparkSession,
+        read: Input,
+        batch_id: int,
+        found: Seen | None,
+        writes: Connection | BatchTransaction,
+    ) -> None:
         if found is not None and found.rows and not found.bad:
             return
         if found is not None and found.bad and len(found.first) == found.bad:
             # A few: one task writes them, in the order of their offsets.
-            self._write(spark.createDataFrame(self._letters(read, found.first)).coalesce(1))
+            letters = spark.createDataFrame(self._letters(read, found.first)).coalesce(1)
+            writes.write_letters(letters, self.topic)
             return
         raw = self._connection.read_batch(spark, read.source, read.options, self._folder, batch_id)
         if raw is not None:
-            self._write(self._bad_among(raw, read))
+            writes.write_letters(self._bad_among(raw, read), self.topic)
 
     def write_bad(self, bad: DataFrame, reason: Column) -> None:
-        """Write these bad records (`_source` and value), each with its reason."""
-        self._write(self._with_headers(bad, reason))
-
-    def _write(self, letters: DataFrame) -> None:
-        self._connection.write_letters(letters, self.topic)
+        """Write these bad records (`_source` and value), each with its reason. At least once."""
+        self._connection.write_letters(self._with_headers(bad, reason), self.topic)
 
     def _letters(self, read: Input, first: list[dict[str, Any]]) -> pa.Table:
         rows = []

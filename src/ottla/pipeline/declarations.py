@@ -19,6 +19,7 @@ Framing = Literal["plain", "confluent"]
 
 MODES = ("append", "update", "complete")
 BAD_RECORDS = ("dead-letter", "fail", "drop")
+DELIVERIES = ("exactly-once", "at-least-once")
 LAKE_FORMATS = ("parquet", "delta")
 FRAMINGS = ("plain", "confluent")
 SOURCE_COLUMN = "_source"
@@ -146,6 +147,7 @@ class Stage:
     trigger: str = "0 seconds"
     bad: str = "dead-letter"
     dead_letters: str | None = None
+    delivery: str | None = None  # to topics; None: exactly once if the broker can
     options: Mapping[str, str] = field(default_factory=dict)
     place: str = ""
     sql: str | None = None
@@ -164,6 +166,15 @@ class Stage:
     def read_topics(self) -> tuple[Topic, ...]:
         """All topics that are read, as a stream or as a table."""
         return (*self.topics, *(each.topic for each in self.changelogs))
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether its inputs end at the last stable offset for it, as they do unless an option says no."""
+        given = [options for each in self.read_topics for options in each.options.items()]
+        return not any(
+            name.lower() == "kafka.isolation.level" and value.lower() == "read_uncommitted"
+            for name, value in given
+        )
 
     def dead_letter_topic(self, pipeline: str) -> str:
         """Where bad records of this stage go in the pipeline called so."""

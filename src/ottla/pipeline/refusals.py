@@ -14,6 +14,7 @@ from typing import Any
 
 from ottla.pipeline.declarations import (
     BAD_RECORDS,
+    DELIVERIES,
     FRAMINGS,
     MODES,
     REAL_TIME,
@@ -84,6 +85,13 @@ def check_stage(what: str, declared: Stage) -> None:
         paths.add(folder)
     check_choice(what, "mode", declared.mode, MODES)
     check_choice(what, "bad", declared.bad, BAD_RECORDS)
+    if declared.delivery is not None:
+        check_choice(what, "delivery", declared.delivery, DELIVERIES)
+    if declared.delivery == "exactly-once" and not any(isinstance(each, Topic | Lake) for each in outputs):
+        raise StageError(
+            f'{what}: delivery="exactly-once" is for topics. {outputs[0].title} is called again with the same'
+            " batch until it returns; it may keep the number of its last batch to know"
+        )
     _check_trigger(what, declared.trigger)
     if declared.real_time:
         _check_real_time(what, declared)

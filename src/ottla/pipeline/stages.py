@@ -235,11 +235,15 @@ def stage(
     trigger: str = "0 seconds",
     bad: str = "dead-letter",
     dead_letters: str | Topic | None = None,
+    delivery: str | None = None,
     options: Mapping[str, Any] | None = None,
     sql: str | Path | None = None,
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Declare the function as a stage: it gets a DataFrame for each input and returns what is written.
 
+    Topics are written exactly once, each batch in one transaction, if the broker has transactions, and at
+    least once if not; with `delivery="exactly-once"` the stage does not run then. `delivery="at-least-once"`
+    does without transactions.
     With `sql`, a query or the path of a `.sql` file, the query is the stage. The function then has no body;
     its parameters are the names by which the query calls the inputs.
     """
@@ -262,6 +266,7 @@ def stage(
             trigger=trigger,
             bad=bad,
             dead_letters=letters,
+            delivery=delivery,
             options=_texts(what, options),
             place=place,
             sql=query,

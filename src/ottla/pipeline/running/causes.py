@@ -44,7 +44,8 @@ _GENERIC = ("PythonException", "SparkException", "Py4JJavaError", "Py4JException
 _ENDS = ("\tat ", "== DataFrame ==", "== SQL", "JVM stacktrace:", "Driver stacktrace:", "\n")
 
 _LASTING = re.compile(
-    r"^ottla\.pipeline\.[\w.]+\.(StageError|OptionError|WriteRefused|DataLost|LakeError|CheckpointError)(:|$)",
+    r"^ottla\.pipeline\.[\w.]+\."
+    r"(StageError|OptionError|WriteRefused|DataLost|LakeError|CheckpointError|TakenOver)(:|$)",
     re.MULTILINE,
 )
 

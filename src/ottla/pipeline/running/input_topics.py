@@ -1,8 +1,8 @@
 """What the broker says about the inputs of stages, asked without Spark and without creating topics.
 
-Which topics are there; and whether a run with `once` has anything to do. Most of such a run is the start of
-Spark. When every stage has read its topics to their ends, has no batch that did not come to its end and is
-declared as it was, Spark would start, look and stop. All of that is known from the checkpoints and the
+Which topics are there; and whether a run with `once` has anything to do, or little. Most of such a run is the
+start of Spark. When every stage has read its topics to their ends, has no batch that did not come to its end
+and is declared as it was, Spark would start, look and stop. All of that is known from the checkpoints and the
 broker. In doubt there is something to do: whatever is odd (a topic that was made anew, a changed declaration,
 a damaged checkpoint) is for the run to report.
 """
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ottla.pipeline.running.loading import Pipeline
 
 TIMEOUT = 5.0
+FEW = 100_000
+"""Records that are read before Java's best compiler would have paid for itself."""
 
 
 def topic_names(bootstrap: str, *, timeout: float = 5.0) -> set[str]:
@@ -68,6 +70,32 @@ def is_idle(pipeline: Pipeline, checkpoints: Checkpoints, bootstrap: str) -> boo
     return True
 
 
+def has_little_to_read(pipeline: Pipeline, checkpoints: Checkpoints, bootstrap: str) -> bool:
+    """Whether few records wait for all stages together; what they write for each other is not counted.
+
+    False in doubt.
+    """
+    waiting = 0
+    try:
+        with Wire(bootstrap, connect_timeout=TIMEOUT, request_timeout=TIMEOUT) as wire:
+            topics = [each for each in wire.metadata().topics if not each.is_internal]
+            for stage in pipeline.stages:
+                places = [
+                    (each.name, partition.partition_index)
+                    for each in topics
+                    if each.name and any(source.reads(each.name) for source in stage.read_topics)
+                    for partition in each.partitions
+                ]
+                read_to = positions_of(checkpoints.stage(stage.name).committed_offsets())
+                spans = ends(wire, places, read_committed=stage.reads_committed)
+                waiting += sum(
+                    max(span.end - read_to.get(place, span.start), 0) for place, span in spans.items()
+                )
+    except (BrokerUnreachable, UnsupportedByBroker, ApiError, CheckpointError, OSError, ValueError):
+        return False
+    return waiting <= FEW
+
+
 def _is_through(stage: Stage, folder: StageFolder, read: Iterable[MetadataResponseTopic], wire: Wire) -> bool:
     last = folder.last_committed()
     if last is None or folder.offsets_of(last.batch_id + 1) is not None:
@@ -82,7 +110,8 @@ def _is_through(stage: Stage, folder: StageFolder, read: Iterable[MetadataRespon
             return False
     positions = positions_of(last.offsets)
     there = [(each.name or "", partition.partition_index) for each in read for partition in each.partitions]
-    return positions.keys() == set(there) and has_read_all(positions, ends(wire, there))
+    found = ends(wire, there, read_committed=stage.reads_committed)
+    return positions.keys() == set(there) and has_read_all(positions, found)
 
 
 def is_declared_as(stage: Stage, shape: Mapping[str, Any]) -> bool:

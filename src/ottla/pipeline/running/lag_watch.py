@@ -27,11 +27,14 @@ EVERY = 2.0
 TIMEOUT = 5.0
 
 
-def lag_of(wire: Wire, positions: Mapping[Place, int]) -> tuple[int | None, float | None]:
-    """Records and seconds that a reader at `positions` is behind; None where it cannot be known."""
+def lag_of(wire: Wire, positions: Mapping[Place, int], stage: Stage) -> tuple[int | None, float | None]:
+    """Records and seconds that the stage at `positions` is behind; None where it cannot be known.
+
+    What it cannot read yet, because a transaction is open, does not count.
+    """
     if not positions:
         return None, None
-    found = lags(wire, dict(positions))
+    found = lags(wire, dict(positions), read_committed=stage.reads_committed)
     return total_records(found), most_seconds(found, time.time_ns() // 1_000_000)
 
 
@@ -122,7 +125,7 @@ class LagWatch(threading.Thread):
                     positions = first_positions(self._stages[name], self._folders[name], wire)
                 elif name in self._groups:
                     commit_offsets(wire, self._groups[name], positions)
-                found = lag_of(wire, positions)
+                found = lag_of(wire, positions, self._stages[name])
             except (BrokerUnreachable, UnsupportedByBroker, ApiError):
                 found = None, None
             self._board.lag(name, *found)

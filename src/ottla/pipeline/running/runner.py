@@ -32,8 +32,7 @@ from ottla.pipeline.running.lag_watch import LagWatch, positions_of
 from ottla.pipeline.running.loading import NeedsSpark, Pipeline, PipelineLike
 from ottla.pipeline.running.progress import Board, Phase, StageProgress
 from ottla.pipeline.running.status import StatusFiles
-from ottla.pipeline.running.stopping import StopRequest
-from ottla.pipeline.running.supervision import ATTEMPTS, RunEnvironment, StageWatch
+from ottla.pipeline.running.supervision import ATTEMPTS, RunEnvironment, StageWatch, StopRequest
 from ottla.protocol.errors import ApiError
 from ottla.protocol_client.group_offsets import commit_offsets
 from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker, Wire

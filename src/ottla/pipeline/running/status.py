@@ -169,7 +169,7 @@ def _stage_status(pipeline: Pipeline, name: str, checkpoints: Checkpoints, wire:
     positions = in_checkpoint or in_group
     records, seconds = None, None
     if wire is not None:
-        records, seconds = lag_of(wire, positions or first_positions(stage, folder, wire))
+        records, seconds = lag_of(wire, positions or first_positions(stage, folder, wire), stage)
     if running:
         phase = told.get("phase") or "running"
     elif run and not run.get("over"):

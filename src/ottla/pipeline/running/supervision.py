@@ -9,6 +9,12 @@ read all that was there at its start, or after a few failures in a row.
 
 With `once` a stage that reads what another stage of the pipeline writes waits for that one to finish, so
 that one run carries a record from end to end.
+
+Spark's `stop()` tears a query out of the batch it is in; what the batch has written so far is written again
+by the next run. So a query is stopped between two batches: `BatchGate` is the function that Spark calls for
+every batch. Once a stop was asked for it lets the batch that is inside finish and turns the next one away,
+before it has done anything. A batch that was turned away is run by the next start, from the offsets that
+Spark wrote down for it. A second request (`StopRequest`) means at once.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.backoff import BackOff
 from ottla.pipeline.deliveries import Deliveries
@@ -27,7 +33,6 @@ from ottla.pipeline.running.causes import append_error, cause_of, lasts, root_ca
 from ottla.pipeline.running.input_topics import missing_now
 from ottla.pipeline.running.listening import BatchDone, Ended, Note, QueryNotes
 from ottla.pipeline.running.progress import Board, Phase, read_batch
-from ottla.pipeline.running.stopping import BatchGate, StopRequest
 from ottla.pipeline.spark.error_output import last_lines
 
 if TYPE_CHECKING:
@@ -44,6 +49,8 @@ GRACE = 10.0
 TOPICS_EVERY = 1.0
 ATTEMPTS = 3
 """Starts in a row that may fail with `once`."""
+MOST_BEHIND = 100
+"""Batches that may be finished and not yet be taken notice of."""
 
 
 class SparkGone(Exception):
@@ -52,6 +59,79 @@ class SparkGone(Exception):
 
 class NotThere(Exception):
     """A stage that is to run once has nothing to read."""
+
+
+class StopAsked(Exception):
+    """A batch was turned away because the pipeline is stopping. Nothing of it was done."""
+
+
+class StopRequest:
+    """Whether someone wants the run to end: first after the batches that run, then at once."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._at_once = threading.Event()
+
+    def ask(self) -> None:
+        """Once: finish the batches. Again: at once."""
+        if self._asked.is_set():
+            self._at_once.set()
+        self._asked.set()
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    @property
+    def at_once(self) -> bool:
+        return self._at_once.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Pause; True as soon as a stop is asked for."""
+        return self._asked.wait(seconds)
+
+
+class BatchGate:
+    """Around the function that writes the batches of one query."""
+
+    def __init__(
+        self, write_batch: Callable[[Any, int], None], backlog: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`backlog` gives the number of finished batches that the watcher has not seen yet."""
+        self._write_batch = write_batch
+        self._backlog = backlog
+        self._lock = threading.Lock()
+        self._shut = False
+        self._inside: int | None = None
+        self._written: int | None = None
+        self.turned_away = False
+        self.error: BaseException | None = None
+        """What the last batch failed with, as it was raised here."""
+
+    def __call__(self, frame: Any, batch_id: int) -> None:
+        # A display that cannot be written to (a pipe without a reader) must not fill the memory with notes.
+        while self._backlog() > MOST_BEHIND and not self._shut:
+            time.sleep(0.02)
+        with self._lock:
+            if self._shut:
+                self.turned_away = True
+                raise StopAsked(f"batch {batch_id} waits for the next start")
+            self._inside = batch_id
+        try:
+            self._write_batch(frame, batch_id)
+        except BaseException as error:
+            self.error = error
+            raise
+        else:
+            self._written = batch_id
+        finally:
+            self._inside = None
+
+    def shut(self) -> int | None:
+        """Let no further batch in. The number of the last one that got in, which Spark has yet to commit."""
+        with self._lock:
+            self._shut = True
+            return self._inside if self._inside is not None else self._written
 
 
 @dataclass

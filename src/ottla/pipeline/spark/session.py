@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,13 +38,15 @@ CHECKPOINT_MANAGER = (
 #: Settings of this launcher; they never reach Spark.
 LOG_FILE = "ottla.log.file"
 ARCHIVE = "ottla.archive"
+COMPILE = "ottla.compile"
 
 CONNECTORS = ("ottla", "kafka")
 
 _FAST_PYTHON = Path(__file__).parent / "python_launcher" / "python"
 _QUIET = Path(__file__).parent / "log4j2.properties"
 _GIGABYTE = 1 << 30
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_COMPILE_QUICKLY = "-XX:TieredStopAtLevel=1"
+_SHORT_LIVED = f"{_COMPILE_QUICKLY} -XX:+UseSerialGC"
 _launching = threading.Lock()
 
 
@@ -62,16 +64,17 @@ def spark_session(
 
     `master` is Spark's: `local[2]`, `spark://host:7077`, or `sc://host:15002` for a Spark Connect server;
     without it `spark.master` of the settings or of `spark-submit`, else all cores of this machine.
-    `connector="kafka"` adds Spark's JVM connector, for `format("kafka")`. Two settings are ours:
-    `ottla.log.file`, a file for Spark's log with its warnings and stack traces, and `ottla.archive`, `auto`
-    or `off`.
+    `connector="kafka"` adds Spark's JVM connector, for `format("kafka")`. Three settings are ours:
+    `ottla.log.file`, a file for Spark's log with its warnings and stack traces; `ottla.archive`, `auto` or
+    `off`; and `ottla.compile`, `full`, or `quick` for a program that has little to do: Java leaves out the
+    compiler that makes the best code, which takes half the CPU time of a start.
     """
     if connector not in CONNECTORS:
         raise ValueError(f"no connector {connector!r}: there are {' and '.join(CONNECTORS)}")
     given = {name: str(value) for name, value in (settings or {}).items()}
-    log_file, archiving = given.pop(LOG_FILE, None), given.pop(ARCHIVE, "auto")
-    if archiving not in ("auto", "off"):
-        raise ValueError(f"{ARCHIVE} is auto or off, not {archiving!r}")
+    log_file = given.pop(LOG_FILE, None)
+    archiving = _one_of(ARCHIVE, given, "auto", "off")
+    compiling = _one_of(COMPILE, given, "full", "quick")
     master = master or given.get("spark.master")
     with _launching, _interrupts_kept():
         if master and master.startswith("sc://"):
@@ -82,7 +85,20 @@ def spark_session(
             given["spark.jars"] = ",".join(filter(None, [given.get("spark.jars"), _kafka_jars()]))
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             return _submitted(app, master, given)
-        return _own_driver(app, master or "local[*]", given, log_file, archiving == "auto")
+        options = [f"-Dlog4j2.configurationFile={_log_configuration(log_file)}"]
+        if log_file:
+            options.append(f"-Dottla.log.file={Path(log_file).absolute()}")
+        if compiling == "quick":
+            options.append(_COMPILE_QUICKLY)
+        return _own_driver(app, master or "local[*]", given, options, archiving == "auto")
+
+
+def _one_of(name: str, given: dict[str, str], *values: str) -> str:
+    """Take a setting of ours out of those of Spark; the first of its values is the default."""
+    value = given.pop(name, values[0])
+    if value not in values:
+        raise ValueError(f"{name} is {' or '.join(values)}, not {value!r}")
+    return value
 
 
 def _kafka_jars() -> str:
@@ -93,7 +109,7 @@ def _kafka_jars() -> str:
 
 
 def _own_driver(
-    app: str, master: str, given: Mapping[str, str], log_file: str | None, archiving: bool
+    app: str, master: str, given: Mapping[str, str], options: Sequence[str], archiving: bool
 ) -> SparkSession:
     """A session whose driver JVM is a child of this process; the one that runs, if one does."""
     from pyspark import SparkContext
@@ -106,13 +122,13 @@ def _own_driver(
         java = find_java()
         found = archive.find(java) if archiving else None
         try:
-            _launch(java, wanted, log_file, found)
+            _launch(java, wanted, options, found)
         except SparkFailed:
             if found is None:
                 raise
             # An archive that passes every check and still stops the JVM costs a start, once.
             archive.discard(found)
-            _launch(java, wanted, log_file, None)
+            _launch(java, wanted, options, None)
         if archiving and found is None:
             archive.make_at_exit(java)
     return _session(wanted)
@@ -138,15 +154,13 @@ def _session(settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _launch(java: Java, wanted: Mapping[str, str], log_file: str | None, archived: Path | None) -> None:
+def _launch(java: Java, wanted: Mapping[str, str], given: Sequence[str], archived: Path | None) -> None:
     """Start the driver's JVM; its command line settles memory, log and archive for its whole life."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    options = [f"-Dlog4j2.configurationFile={_log_configuration(log_file)}"]
-    if log_file:
-        options.append(f"-Dottla.log.file={Path(log_file).absolute()}")
+    options = list(given)
     if archived is not None:
         options += archive.java_options(archived)
     if "spark.driver.extraJavaOptions" in wanted:

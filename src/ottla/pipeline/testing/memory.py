@@ -153,6 +153,8 @@ class MemoryConnection(Connection):
     _outputs: Sequence[Output]
     _options: list[Mapping[str, str]]
 
+    in_memory = True
+
     def stream(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
         self.inputs.append(MemoryInput(spark))
         self._options.append(options)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _SETTINGS = {
+    "ottla.compile": "quick",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "1",

@@ -1,6 +1,7 @@
 """The options of `format("ottla")`: their names, defaults and refusals, for the source and the sink.
 
-The names are those of Spark's Kafka connector (any case), so that existing code moves by changing the format.
+The names are those of Spark's Kafka connector (any case), so that existing code moves by changing the format,
+and so are the forms: `15m` and `500ms` for times, `64m` for sizes, `{"topic":{"0":17,"1":-1}}` for positions.
 `SourceOptions.parse` and `SinkOptions.parse` make plain values of the text; both are frozen, hold nothing
 but plain data, and travel to Spark's workers as they are. What is asked for and cannot be done is refused
 with an `OptionError`; what is merely without effect is collected in `notices`, to be
@@ -13,24 +14,16 @@ data in the clear.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
-from ottla.pipeline.topics import option_values as values
-from ottla.pipeline.topics.option_values import Given, OptionError, Place, TopicMissing
+from ottla.pipeline.patterns import compiled
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "Bound",
-    "OptionError",
-    "Place",
-    "SinkOptions",
-    "SourceOptions",
-    "Subscription",
-    "TopicMissing",
-]
+Place: TypeAlias = tuple[str, int]
+"""A partition of a topic."""
 
 LATEST, EARLIEST = -1, -2
 """Stand for a position in the JSON of startingOffsets and endingOffsets."""
@@ -38,66 +31,9 @@ LATEST, EARLIEST = -1, -2
 _FORM_OF_OFFSETS = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}} with -1 for latest and -2 for earliest'
 _FORM_OF_TIMES = '{"topicA":{"0":1700000000000}} with times in milliseconds'
 
-_SOURCE_NAMES = [
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxBytesPerTrigger",
-    "includeHeaders",
-    "groupIdPrefix",
-    "commitOffsets",
-    "offsetsFile",
-    "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "partition.metadata.cache.ttl.ms",
-]
-_SOURCE_SETTINGS = frozenset(
-    {
-        "bootstrap.servers",
-        "client.id",
-        "group.id",
-        "isolation.level",
-        "request.timeout.ms",
-        "default.api.timeout.ms",
-        "socket.connection.setup.timeout.ms",
-        "fetch.max.wait.ms",
-        "max.partition.fetch.bytes",
-        "metadata.max.age.ms",
-        "check.crcs",
-        "security.protocol",
-    }
-)
-_SINK_NAMES = ["topic", "includeHeaders", "includeTimestamp", "oversized"]
-_SINK_SETTINGS = frozenset(
-    {
-        "bootstrap.servers",
-        "client.id",
-        "acks",
-        "compression.type",
-        "batch.size",
-        "linger.ms",
-        "request.timeout.ms",
-        "delivery.timeout.ms",
-        "socket.connection.setup.timeout.ms",
-        "max.request.size",
-        "enable.idempotence",
-        "security.protocol",
-    }
-)
+_IDLE_IN_SOURCE = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+_IDLE_IN_SINK = ("includeHeaders", "kafka.linger.ms")
+"""Options of Spark's connector that need no notice though nothing is made of them."""
 _REFUSED_IN_SOURCE = {
     "auto.offset.reset": "say with startingOffsets where a new query begins; later it goes on where it was",
     "key.deserializer": "keys come as bytes; cast or decode the column instead",
@@ -110,8 +46,20 @@ _REFUSED_IN_SINK = {
     "value.serializer": "give the value column as string or binary",
     "interceptor.classes": "Java classes cannot be called from here",
     "partitioner.class": "Java classes cannot be called from here; a partition column chooses the partition",
-    "transactional.id": "the sink writes at least once and without transactions",
+    "transactional.id": "the sink writes at least once; stages of a pipeline write exactly once",
 }
+_MILLISECONDS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZES = {"": 0, "b": 0, "k": 10, "kb": 10, "m": 20, "mb": 20, "g": 30, "gb": 30, "t": 40, "tb": 40}
+_SECURITY = ("sasl.", "ssl.", "security.")
+_NUMBER_AND_UNIT = re.compile(r"\s*(\d+)\s*([a-z]*)\s*\Z", re.IGNORECASE)
+
+
+class OptionError(ValueError):
+    """An option that cannot be followed. The text says which, why, and what would do."""
+
+
+class TopicMissing(OptionError):
+    """A topic or partition that an option names does not exist, or not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +130,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """The options of a query, batch or stream; `for_batch` and `for_stream` refuse what does not fit."""
-        given = Given(options, "source", _SOURCE_NAMES, _SOURCE_SETTINGS, _REFUSED_IN_SOURCE)
+        given = _Given(options, "source", _IDLE_IN_SOURCE, _REFUSED_IN_SOURCE)
         strategy = given.text("startingOffsetsByTimestampStrategy", "error").lower()
         if strategy not in ("error", "latest"):
             raise OptionError(
@@ -200,7 +148,8 @@ class SourceOptions:
             raise OptionError(
                 f"kafka.isolation.level is {isolation!r}: read_committed or read_uncommitted is wanted"
             )
-        age = given.number("partition.metadata.cache.ttl.ms", least=-1)
+        cached = given.number("partition.metadata.cache.ttl.ms", least=-1)
+        age = given.optional_seconds("kafka.metadata.max.age.ms")
         return cls(
             bootstrap=given.bootstrap(),
             subscription=_subscription(given),
@@ -213,8 +162,7 @@ class SourceOptions:
             max_offsets_per_trigger=most,
             min_offsets_per_trigger=least,
             max_bytes_per_trigger=given.size("maxBytesPerTrigger"),
-            max_trigger_delay=values.milliseconds("maxTriggerDelay", given.text("maxTriggerDelay", "15m"))
-            / 1000,
+            max_trigger_delay=given.milliseconds("maxTriggerDelay", "15m") / 1000,
             commit_offsets=given.yes("commitOffsets", True),
             group_id=given.text("kafka.group.id") or None,
             group_id_prefix=given.text("groupIdPrefix") or cls.group_id_prefix,
@@ -227,9 +175,7 @@ class SourceOptions:
             read_timeout=given.seconds("kafkaConsumer.pollTimeoutMs", cls.read_timeout),
             fetch_wait=given.optional_seconds("kafka.fetch.max.wait.ms"),
             partition_fetch_bytes=given.number("kafka.max.partition.fetch.bytes"),
-            metadata_age=age / 1000
-            if age and age > 0
-            else given.optional_seconds("kafka.metadata.max.age.ms"),
+            metadata_age=cached / 1000 if cached and cached > 0 else age,
             check_crcs=given.yes("kafka.check.crcs", True),
             notices=given.notices(),
         )
@@ -308,11 +254,13 @@ class SinkOptions:
     """Cut a record that is larger than its topic takes, instead of failing."""
     include_timestamp: bool = False
     """Records carry the time of the column `timestamp`, instead of the time of writing."""
+    transaction_timeout_ms: int | None = None
+    """For stages that write exactly once; None lets them choose."""
     notices: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        given = Given(options, "sink", _SINK_NAMES, _SINK_SETTINGS, _REFUSED_IN_SINK)
+        given = _Given(options, "sink", _IDLE_IN_SINK, _REFUSED_IN_SINK)
         acks = given.text("kafka.acks", "all").lower()
         if acks not in ("all", "-1", "1", "0"):
             raise OptionError(f"kafka.acks is {acks!r}: all, 1 or 0 is wanted")
@@ -338,37 +286,36 @@ class SinkOptions:
             max_request_bytes=given.number("kafka.max.request.size") or cls.max_request_bytes,
             cut_oversized=oversized == "cut",
             include_timestamp=given.yes("includeTimestamp", False),
+            transaction_timeout_ms=given.number("kafka.transaction.timeout.ms"),
             notices=given.notices(),
         )
 
 
-def _subscription(given: Given) -> Subscription:
+def _subscription(given: _Given) -> Subscription:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.has(name)]
     if len(chosen) != 1:
         how = "only one of them can be given" if chosen else "one of them is needed"
         raise OptionError(f"subscribe, subscribePattern and assign say what is read: {how}")
-    name, text = chosen[0], given.text(chosen[0])
+    (name,) = chosen
     if name == "assign":
-        return Subscription("assign", places=values.partition_lists(name, text))
+        return Subscription("assign", places=given.partition_lists(name))
     if name == "subscribePattern":
-        return Subscription("subscribePattern", pattern=values.pattern(name, text).pattern)
-    return Subscription("subscribe", topics=values.topic_list(name, text))
+        return Subscription("subscribePattern", pattern=given.pattern(name))
+    return Subscription("subscribe", topics=given.topic_list(name))
 
 
 def _bound(
-    given: Given, side: Literal["starting", "ending"], no_match: Literal["error", "latest"]
+    given: _Given, side: Literal["starting", "ending"], no_match: Literal["error", "latest"]
 ) -> Bound | None:
     """What is said of one end. A time for all wins over times by partition, and those over offsets."""
-    name = f"{side}Timestamp"
-    if given.has(name):
-        time = values.whole_number(name, given.text(name), 0)
-        return Bound("timestamp", name, timestamp=time, otherwise=no_match)
-    name = f"{side}OffsetsByTimestamp"
-    if given.has(name):
-        times = values.numbers_by_place(name, given.text(name), 0, _FORM_OF_TIMES)
-        return Bound("timestamps", name, by_place=tuple(times.items()), otherwise=no_match)
-    name = f"{side}Offsets"
-    if not given.has(name):
+    name, by_place, for_all = f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp"
+    is_given = {each: given.has(each) for each in (name, by_place, for_all)}
+    if is_given[for_all]:
+        return Bound("timestamp", for_all, timestamp=given.number(for_all, 0) or 0, otherwise=no_match)
+    if is_given[by_place]:
+        times = given.numbers_by_place(by_place, 0, _FORM_OF_TIMES)
+        return Bound("timestamps", by_place, by_place=tuple(times.items()), otherwise=no_match)
+    if not is_given[name]:
         return None
     text = given.text(name)
     word, _, otherwise = text.lower().partition(",")
@@ -381,7 +328,7 @@ def _bound(
         raise OptionError(f"{name} is {text!r}: group, group,earliest or group,latest is wanted")
     if text.lower() == "earliest" or text.lower() == "latest":
         return Bound("earliest" if text.lower() == "earliest" else "latest", name)
-    offsets = values.numbers_by_place(name, text, EARLIEST, f"earliest, latest, group, or {_FORM_OF_OFFSETS}")
+    offsets = given.numbers_by_place(name, EARLIEST, f"earliest, latest, group, or {_FORM_OF_OFFSETS}")
     return Bound("offsets", name, by_place=tuple(offsets.items()))
 
 
@@ -401,3 +348,164 @@ def _check_order(starting: Bound, ending: Bound) -> None:
 
 def _name(place: Place) -> str:
     return f"partition {place[1]} of topic {place[0]}"
+
+
+class _Given:
+    """The options of a query as text, by name in any case. Those that are asked for are the ones there are:
+    `notices`, which comes last, tells the others."""
+
+    def __init__(
+        self, options: Mapping[str, str], role: str, idle: Sequence[str], refused: Mapping[str, str]
+    ) -> None:
+        self._texts = {name.lower(): value for name, value in options.items() if value is not None}
+        self._role = role
+        self._known = {name.lower(): name for name in idle}
+        for name in self._kafka():
+            if name in refused:
+                raise OptionError(f"kafka.{name} cannot be set: {refused[name]}")
+            plain = name == "security.protocol" and self.text("kafka." + name).upper() == "PLAINTEXT"
+            if name.startswith(_SECURITY) and not plain:
+                raise OptionError(
+                    f"kafka.{name} cannot be followed: connections with TLS or SASL are not spoken yet. "
+                    "Use a listener with security.protocol PLAINTEXT"
+                )
+
+    def _kafka(self) -> list[str]:
+        return sorted(name.removeprefix("kafka.") for name in self._texts if name.startswith("kafka."))
+
+    def notices(self) -> tuple[str, ...]:
+        found = []
+        unknown = [f"kafka.{name}" for name in self._kafka() if f"kafka.{name}" not in self._known]
+        if unknown:
+            found.append(f"without effect on this {self._role}: {', '.join(unknown)}")
+        for name in sorted(self._texts.keys() - self._known.keys()):
+            if not name.startswith("kafka."):
+                from difflib import get_close_matches  # rarely needed, and all workers load this module
+
+                near = get_close_matches(name, self._known, 1)
+                hint = f"; did you mean {self._known[near[0]]}?" if near else ""
+                found.append(f"the option {name} is unknown to this {self._role} and without effect{hint}")
+        return tuple(found)
+
+    def has(self, name: str) -> bool:
+        self._known[name.lower()] = name
+        return name.lower() in self._texts
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._texts[name.lower()].strip() if self.has(name) else default
+
+    def yes(self, name: str, default: bool) -> bool:
+        text = self.text(name, str(default))
+        if text.lower() not in ("true", "false"):
+            raise OptionError(f"{name} is {text!r}: true or false is wanted")
+        return text.lower() == "true"
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        if not self.has(name):
+            return None
+        try:
+            number = int(self.text(name))
+        except ValueError:
+            raise OptionError(f"{name} is {self.text(name)!r}: a whole number is wanted") from None
+        if number < least:
+            raise OptionError(f"{name} is {number}: it must be at least {least}")
+        return number
+
+    def optional_seconds(self, name: str, least: int = 0) -> float | None:
+        found = self.number(name, least)
+        return None if found is None else found / 1000
+
+    def seconds(self, name: str, default: float, least: int = 1) -> float:
+        found = self.optional_seconds(name, least)
+        return default if found is None else found
+
+    def milliseconds(self, name: str, default: str) -> int:
+        """`15m`, `30s`, `500ms`; a bare number is milliseconds."""
+        text = self.text(name, default)
+        match = _NUMBER_AND_UNIT.match(text)
+        unit = (match[2].lower() or "ms") if match else ""
+        if not match or unit not in _MILLISECONDS:
+            raise OptionError(f"{name} is {text!r}: a time is wanted, for example 500ms, 30s or 15m")
+        return int(int(match[1]) * _MILLISECONDS[unit])
+
+    def size(self, name: str) -> int | None:
+        """`64m`, `1g`, `100k`; a bare number is bytes."""
+        if not self.has(name):
+            return None
+        text = self.text(name)
+        match = _NUMBER_AND_UNIT.match(text)
+        if not match or match[2].lower() not in _SIZES:
+            raise OptionError(f"{name} is {text!r}: a size is wanted, for example 64m or 1000000")
+        number = int(match[1]) << _SIZES[match[2].lower()]
+        if number < 1:
+            raise OptionError(f"{name} is {text!r}: it must be at least 1 byte")
+        return number
+
+    def pattern(self, name: str) -> str:
+        text = self.text(name)
+        if not text:
+            raise OptionError(f"{name} is empty: a regular expression for names of topics is wanted")
+        try:
+            return compiled(text).pattern
+        except re.error as error:
+            raise OptionError(
+                f"{name} is {text!r}, which is no regular expression ({error}). It is read by Python's `re`, "
+                "which takes nearly all that Java's takes; \\p{...} classes have to be written out"
+            ) from None
+
+    def topic_list(self, name: str) -> tuple[str, ...]:
+        text = self.text(name)
+        topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+        if not topics:
+            raise OptionError(f"{name} is {text!r}: it names no topic")
+        return topics
+
+    def partition_lists(self, name: str) -> tuple[Place, ...]:
+        """`{"topicA":[0,1],"topicB":[2]}` as places, in order."""
+        wanted = '{"topicA":[0,1],"topicB":[2]}'
+        places = []
+        for topic, partitions in self._object(name, wanted).items():
+            if not isinstance(partitions, list) or not all(_is_number(p) and p >= 0 for p in partitions):
+                raise OptionError(f"{name} is {self.text(name)!r}: {wanted} is the form")
+            places += [(topic, p) for p in partitions]
+        if not places:
+            raise OptionError(f"{name} is {self.text(name)!r}: it names no partition")
+        return tuple(sorted(set(places)))
+
+    def numbers_by_place(self, name: str, least: int, wanted: str) -> dict[Place, int]:
+        """`{"topicA":{"0":23,"1":-1}}` as a number for each place, in order."""
+        places: dict[Place, int] = {}
+        for topic, partitions in self._object(name, wanted).items():
+            if not isinstance(partitions, dict):
+                raise OptionError(f"{name} is {self.text(name)!r}: {wanted} is the form")
+            for partition, number in partitions.items():
+                if not partition.isdecimal() or not _is_number(number) or number < least:
+                    given = json.dumps({partition: number})
+                    raise OptionError(f"{name} has {given} for topic {topic!r}: {wanted} is the form")
+                places[topic, int(partition)] = number
+        return dict(sorted(places.items()))
+
+    def _object(self, name: str, wanted: str) -> Mapping[str, Any]:
+        try:
+            found = json.loads(self.text(name))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise OptionError(f"{name} is {self.text(name)!r}: JSON is wanted, in the form {wanted}")
+        return found
+
+    def bootstrap(self) -> str:
+        from ottla.protocol_client.wire import parse_bootstrap
+
+        servers = self.text("kafka.bootstrap.servers")
+        if not servers:
+            raise OptionError("kafka.bootstrap.servers has to say where the brokers are, as host:port,...")
+        try:
+            parse_bootstrap(servers)
+        except ValueError as error:
+            raise OptionError(f"kafka.bootstrap.servers: {error}") from None
+        return servers
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

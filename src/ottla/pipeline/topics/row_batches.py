@@ -22,18 +22,25 @@ from ottla.pipeline.topics.arrow_encoding import (
     encode_headers,
     encode_rows,
     row_sizes,
+    seal,
 )
+from ottla.pipeline.topics.arrow_records import BatchBody, RecordDecoder
 from ottla.pipeline.topics.links import TopicPlace
 from ottla.pipeline.topics.partitioning import Sticky, partitions_by_key
-from ottla.protocol.batches import HEADER_SIZE
+from ottla.protocol.batches import HEADER_SIZE, read_header
+from ottla.protocol.compression import Codec, decompress
 from ottla.protocol.errors import ApiError
 
-__all__ = ["RowBatch", "RowBatcher"]
+__all__ = ["RowBatch", "RowBatcher", "reopened"]
 
 Array = Any
 
 PIECE_BYTES = 32 << 20
 """An Arrow batch with more than this is taken in pieces, so that a task's memory stays bounded."""
+
+
+MOST_OPENED = 256 << 20
+"""Bytes of a compressed batch of our own that has to be opened again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,8 @@ class RowBatch:
     topic: str
     partition: int
     keys: Array | None
-    values: Array
+    values: Array | None
+    """None when only the encoded records are at hand; `reopened` gets the rows back."""
     headers: Array | None
     times: Array | None = None
     """In ms; None when all records carry the time of writing."""
@@ -58,10 +66,34 @@ class RowBatch:
             self.topic,
             self.partition,
             None if self.keys is None else self.keys.slice(start, size),
-            self.values.slice(start, size),
+            None if self.values is None else self.values.slice(start, size),
             None if self.headers is None else self.headers.slice(start, size),
             None if self.times is None else self.times.slice(start, size),
         )
+
+
+def reopened(rows: RowBatch, records: EncodedRecords) -> RowBatch:
+    """The rows of a batch of which perhaps only the encoded records came along."""
+    if rows.values is not None:
+        return rows
+    plain = records
+    if records.codec:
+        opened = decompress(records.codec, records.body, MOST_OPENED)
+        plain = records._replace(body=opened, codec=Codec.NONE)
+    sealed = seal(plain, -1, -1, -1)
+    body = BatchBody(read_header(sealed, 0), HEADER_SIZE, len(sealed))
+    found = RecordDecoder(rows.topic, rows.partition, include_headers=True).decode(
+        sealed, [body], 0, records.record_count
+    )
+    keys = found["key"]
+    return RowBatch(
+        rows.topic,
+        rows.partition,
+        None if keys.null_count == len(keys) else keys,
+        found["value"],
+        encode_headers(found["headers"]),
+        _milliseconds(found),
+    )
 
 
 class RowBatcher:
@@ -130,7 +162,7 @@ class RowBatcher:
                 number += 1
                 start = max(bisect_right(totals, before + self._limit, start, end), start + 1)
         encoded = encode_rows(rows.keys, rows.values, rows.headers, starts, codec=codec, times=rows.times)
-        ends = [*starts[1:], len(rows.values)]
+        ends = [*starts[1:], len(sizes)]
         order = sorted(range(len(starts)), key=waves.__getitem__)  # stable: partitions stay in order
         batches = []
         for n in order:

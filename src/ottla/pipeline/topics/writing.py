@@ -6,7 +6,8 @@ While a wave is on its way the next is encoded; it is sent when the wave before 
 retry cannot put records of a partition out of order. Nothing is reported as written before the
 brokers have acknowledged it: with acks=all (the default) that is at least once, and a broker that is asked
 twice for the same batch writes it once, since batches carry a producer id and sequence numbers. What is left
-are the repeats that Spark itself makes when it runs a task or a micro-batch again.
+are the repeats that Spark itself makes when it runs a task or a micro-batch again. A `Writer` that is given
+an identity writes to the transaction of that producer (`exact_writing`), where such repeats are aborted.
 
 Leaders that move and brokers that restart are waited for, `delivery_timeout` seconds without progress at the
 most. A batch that a broker finds too large is halved; a single record that is too large is cut if the option
@@ -22,9 +23,10 @@ from typing import Any
 
 from ottla.pipeline.topics.arrow_encoding import EncodedRecords, encode_rows, seal
 from ottla.pipeline.topics.cutting import Letter, columns_of, letter_of, smaller
-from ottla.pipeline.topics.links import METADATA_AGE, Link, Producership, TopicPlace, borrowed
+from ottla.pipeline.topics.destinations import NoSuchTopic, WriteRefused, find_topic
+from ottla.pipeline.topics.links import Link, Producership, TopicPlace, borrowed
 from ottla.pipeline.topics.options import SinkOptions
-from ottla.pipeline.topics.row_batches import RowBatch, RowBatcher
+from ottla.pipeline.topics.row_batches import RowBatch, RowBatcher, reopened
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -36,6 +38,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
 )
 from ottla.protocol.schema import ZERO_UUID
+from ottla.protocol_client.transaction_steps import TransactionalProducer, add_partitions
 from ottla.protocol_client.wire import (
     BrokerUnreachable,
     ConnectionLost,
@@ -45,25 +48,26 @@ from ottla.protocol_client.wire import (
     check,
 )
 
-__all__ = ["NoSuchTopic", "WriteRefused", "WriteSummary", "Writer", "write_rows"]
+__all__ = ["NoSuchTopic", "TransactionLost", "WriteRefused", "WriteSummary", "Writer", "write_rows"]
 
 ALL = -1
-UNKNOWN_TOPIC_PATIENCE = 5.0
-"""Seconds to wait for a topic that the broker may be creating."""
-
 _LAST_VERSION_WITH_NAMES = 12
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _FORGOTTEN = (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+_TRANSACTION_LOST = (
+    *_FORGOTTEN,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE,
+)
 
 Trouble = ApiError | BrokerUnreachable
 
 
-class WriteRefused(Exception):
-    """Records that a broker will not take, however often it is asked."""
-
-
-class NoSuchTopic(Exception):
-    """The topic does not exist and the broker does not create it; it may be created any time."""
+class TransactionLost(Exception):
+    """The transaction that was written to has ended, or has another producer now; its batch is run again."""
 
 
 @dataclass(slots=True)
@@ -126,15 +130,23 @@ class Writer:
         """What went wrong with sending the wave, for `_settle`."""
         self._forgotten = False
         """A broker does not know our producer id any more."""
+        self.joined: set[tuple[str, int]] = set()
+        """Partitions that are part of the transaction, if there is one."""
 
     def write(self, batch: Any) -> None:
         """Send the rows of an Arrow batch; returns with the last of them still on their way."""
         for rows, encoded, wave_starts in self._batcher.batches(batch, self._codec):
-            outgoing = [_Outgoing(r, e) for r, e in zip(rows, encoded, strict=True)]
-            for start, end in zip(wave_starts, [*wave_starts[1:], len(outgoing)], strict=True):
-                self._settle()
-                self._wave = outgoing[start:end]
-                self._send_first()
+            self.write_encoded(rows, encoded, wave_starts)
+
+    def write_encoded(
+        self, rows: Sequence[RowBatch], encoded: Sequence[EncodedRecords], wave_starts: Sequence[int]
+    ) -> None:
+        """The same for rows that are encoded already; of each partition at most one batch in a wave."""
+        outgoing = [_Outgoing(r, e) for r, e in zip(rows, encoded, strict=True)]
+        for start, end in zip(wave_starts, [*wave_starts[1:], len(outgoing)], strict=True):
+            self._settle()
+            self._wave = outgoing[start:end]
+            self._send_first()
 
     def finish(self) -> WriteSummary:
         """Wait for what is still on its way."""
@@ -149,7 +161,26 @@ class Writer:
             self._producership = self._identity()
         for outgoing in self._wave:
             self._seal(outgoing)
+        if self._producership.transactional_id is not None:
+            self._join_transaction(self._producership)
         self._trouble = self._transmit()
+
+    def _join_transaction(self, producership: Producership) -> None:
+        """Make the partitions of the wave part of the transaction; leaders take no others."""
+        new = {(o.rows.topic, o.rows.partition) for o in self._wave} - self.joined
+        if not new:
+            return
+        assert producership.transactional_id is not None
+        producer = TransactionalProducer(
+            producership.transactional_id, producership.producer_id, producership.epoch
+        )
+        try:
+            add_partitions(self._link.wire, producer, new, self.options.delivery_timeout)
+        except ApiError as error:
+            if error.code in _TRANSACTION_LOST:
+                raise TransactionLost(f"{producer.transactional_id}: {error.message}") from None
+            raise
+        self.joined |= new
 
     def _settle(self) -> None:
         """Wait until the wave is acknowledged, sending again what has to be sent again."""
@@ -275,7 +306,9 @@ class Writer:
             if error.code in _TOO_LARGE:
                 self._halve(outgoing, error)
                 return None
-            if error.code in _FORGOTTEN and not self._given:
+            if error.code in _TRANSACTION_LOST and self._given:
+                raise TransactionLost(f"{rows.where}: {error.message}") from None
+            if error.code in _FORGOTTEN:
                 self._forgotten = True
                 return ApiError(ErrorCode.NETWORK_EXCEPTION, error.message)
             if error.code.retriable:
@@ -305,6 +338,7 @@ class Writer:
                 f"{rows.where}: a record of {len(outgoing.records.body)} bytes is too large: {error.message} "
                 "The topic's max.message.bytes, or the broker's message.max.bytes, says how large it may be"
             )
+        rows = reopened(rows, outgoing.records)
         middle = count // 2
         halves = encode_rows(
             rows.keys,
@@ -328,7 +362,8 @@ class Writer:
 
     def _cut(self, outgoing: _Outgoing) -> bool:
         """Put a smaller record in the place of one that was too large; False when it cannot be smaller."""
-        rows, records = outgoing.rows, outgoing.records
+        records = outgoing.records
+        rows = reopened(outgoing.rows, records)
         letter = smaller(outgoing.letter or letter_of(rows.keys, rows.values, rows.headers))
         if letter is None:
             return False
@@ -365,21 +400,7 @@ class Writer:
             ) from None
 
     def _place(self, topic: str) -> TopicPlace:
-        """Where a topic is; lets the broker create one that is missing, if it does that."""
-        patience, missing = Patience(self.options.delivery_timeout), Patience(UNKNOWN_TOPIC_PATIENCE)
-        while True:
-            try:
-                return self._link.topic(topic, create=True, max_age=METADATA_AGE)
-            except (ApiError, BrokerUnreachable) as error:
-                unknown = isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if unknown and missing.left <= 0:
-                    raise NoSuchTopic(
-                        f"topic {topic!r} does not exist, and the broker does not create it by itself "
-                        "(auto.create.topics.enable)"
-                    ) from None
-                if isinstance(error, ApiError) and not error.code.retriable:
-                    raise WriteRefused(f"topic {topic!r}: {error.message}") from None
-                (missing if unknown else patience).pause(error)
+        return find_topic(self._link, topic, self.options.delivery_timeout)
 
     def _identity(self) -> Producership:
         """The producer id of this worker; a new one when there is none, -1 without idempotence."""
