@@ -6,8 +6,9 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+GATHERED := $(VENV)/.gathered
 
-.PHONY: help install demo quickstart test check kcat zookeeper test-slow slow-tools bench bench-cluster bench-pipeline simulate freeze wheel clean
+.PHONY: help install demo quickstart test check gates lint types imports dead-code gather kcat zookeeper test-slow slow-tools bench bench-cluster bench-pipeline simulate freeze wheel clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,15 +25,36 @@ demo: install  ## two minutes of news: a broker, feeds and a pipeline that marks
 quickstart: install  ## a broker, a topic, a producer and a consumer, in five seconds
 	@$(BIN)/python scripts/quickstart.py
 
-test: check kcat zookeeper  ## the gates and all tests but the slow ones, in parallel
+# The processes of a test run would each compile the tests anew where Python is told to keep no compiled files.
+test test-slow gates gather: export PYTHONDONTWRITEBYTECODE =
+
+test: install kcat zookeeper  ## the gates and all tests but the slow ones, in parallel
+	@$(MAKE) --no-print-directory -j 2 gates
 	$(BIN)/pytest -n auto --dist loadgroup -m "not slow"
 
-check: install  ## lint, format, types, import rules and dead code
+check: lint types imports dead-code  ## lint, format, types, import rules and dead code
+
+# The order is that of two processors: types take as long as all the rest.
+gates: lint types gather imports dead-code
+lint types gather imports dead-code: install
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types:
 	$(BIN)/mypy
+
+imports:
 	$(BIN)/lint-imports
+
+dead-code:
 	$(BIN)/python scripts/dead_code.py
+
+# A test file that cannot be imported is found here, and what is compiled here is compiled for all processes.
+gather:
+	@echo 'collecting the tests'
+	@$(BIN)/pytest --collect-only -qq >$(GATHERED) 2>&1 || { cat $(GATHERED); exit 1; }
 
 # A client under test and the registry of large clusters are programs of the system, not of Python.
 kcat zookeeper:
@@ -40,7 +62,8 @@ kcat zookeeper:
 
 test-slow: install kcat zookeeper slow-tools  ## the tests that need minutes, Java, Maven, Go or npm, and properties at length
 	$(BIN)/pytest -m slow
-	OTTLA_TEST_EFFORT=thorough $(BIN)/pytest -n auto --timeout 1800 -m "not slow" tests/property tests/unit/coordinator
+	OTTLA_TEST_EFFORT=thorough $(BIN)/pytest -n auto --timeout 1800 -m "not slow" tests/property tests/unit/coordinator tests/damage \
+		tests/crash/test_log_recovery.py tests/simulation
 
 slow-tools:
 	@scripts/slow-tools

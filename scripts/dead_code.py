@@ -32,16 +32,16 @@ DECORATORS = [
 
 ALLOWED = {
     # Called by the standard library, pytest, asyncio or the selector protocol.
-    "formatStack", "handle_error", "daemon_threads", "gettimeout", "modify", "get_map",
+    "formatStack", "teardown", "handle_error", "daemon_threads", "gettimeout", "modify", "get_map",
     "_run_once", "_timer_handle_cancelled", "_log_destroy_pending", "__dir__", "do_GET", "log_message",
     # Called by Spark and pyarrow.
     "streamReader", "streamWriter", "latestOffset", "reportLatestOffset", "getDefaultReadLimit",
     "prepareForTriggerAvailableNow", "onQueryStarted", "onQueryProgress", "onQueryIdle", "onQueryTerminated",
-    "metadataOpsTimeNs", "isTimeTravel", "hashCode", "implements", "refresh",
+    "metadataOpsTimeNs", "isTimeTravel", "hashCode", "implements",
     "handleInputRows", "get_type_name", "normalize_path", "get_file_info_selector",
     "delete_root_dir_contents", "open_append_stream",
     # Called by Kafka clients.
-    "on_partitions_revoked", "on_partitions_assigned",
+    "on_partitions_revoked", "on_partitions_assigned", "on_commit",
     # A kind of field that Kafka's schemas have and our messages do not need yet.
     # Members of enumerations that come from text, and of tuples of Kafka's constants.
     "uncommitted", "HIGH", "LOW", "EARLIEST_PENDING", "BROKER_LOGGER",

@@ -1,0 +1,149 @@
+"""`ottla.client.AsyncConsumer`: the consumer for programs on an event loop.
+
+    async with AsyncConsumer("orders", bootstrap_servers="127.0.0.1:9092", group_id="billing") as consumer:
+        async for record in consumer:
+            ...
+
+It is a `Consumer` whose calls run in one thread of their own, one after another. Records come over in
+batches, so a record costs the event loop little. Everything that `Consumer` promises holds: a record is
+finished when the next one is asked for, and cancelling a task loses nothing. Callbacks and interceptors run
+in that thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from ottla.client.consumer import Consumer
+from ottla.client.records import ConsumerRecord, TopicPartition
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_WAIT = 0.1
+"""Other calls wait at most so long for one that waits for records."""
+
+
+class AsyncConsumer:
+    def __init__(self, *topics: str | re.Pattern[str], **options: Any) -> None:
+        """Topics and options are those of `Consumer`."""
+        self.consumer = Consumer(*topics, **options)
+        """The consumer behind it. It belongs to the thread."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-consumer")
+
+    async def _call(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: function(*arguments, **options))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def stop(self) -> None:
+        """End the loops over this consumer, after the record that they are at."""
+        self.consumer.stop()
+
+    async def close(self) -> None:
+        """Commit what is finished, leave the group, release everything."""
+        try:
+            # A task that is cancelled here must still leave the group.
+            await asyncio.shield(self._call(self.consumer.close))
+        finally:
+            self._thread.shutdown(wait=False)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Records one by one, for ever."""
+        consumer, clock = self.consumer, time.monotonic
+        buffer = consumer._buffer
+        while await self._advance(consumer._batch_size, None):
+            records, first = buffer.records, buffer.finished
+            buffer.out = 1
+            for buffer.finished, record in enumerate(records[first:] if first else records, first):
+                yield record
+                if buffer.records is not records or clock() >= consumer._tick_at or consumer._stopped:
+                    break
+            del records  # before the next ones are read: see ReceivedRecords
+
+    async def fetch(
+        self, max_records: int | None = None, timeout: float | None = None
+    ) -> Sequence[ConsumerRecord]:
+        """At least one record and at most `max_records` (`batch_size`), or none after `timeout` seconds."""
+        size = max_records or self.consumer._batch_size
+        while await self._advance(size, timeout):
+            if records := self.consumer._buffer.take(size):
+                return records  # none are left when another task has sought meanwhile
+        return []
+
+    async def poll(self, timeout: float | None = None) -> ConsumerRecord | None:
+        """The next record, or None after `timeout` seconds."""
+        records = await self.fetch(1, timeout)
+        return records[0] if records else None
+
+    async def batches(self, max_records: int | None = None) -> AsyncIterator[Sequence[ConsumerRecord]]:
+        """Records, several at a time, for ever; a batch is finished when the next one is asked for."""
+        while records := await self.fetch(max_records):
+            yield records
+            del records
+
+    async def _advance(self, limit: int, timeout: float | None) -> bool:
+        """In short waits: a call that is abandoned must not keep the thread from others."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            wait = _WAIT if deadline is None else min(_WAIT, max(0.0, deadline - time.monotonic()))
+            if await self._call(self.consumer._advance, limit, wait):
+                return True
+            if self.consumer._stopped or (deadline is not None and time.monotonic() >= deadline):
+                return False
+
+    # -- as in Consumer -----------------------------------------------------------------------------------
+
+    async def subscribe(self, *topics: str | re.Pattern[str]) -> None:
+        await self._call(self.consumer.subscribe, *topics)
+
+    async def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
+        await self._call(self.consumer.assign, partitions)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, *, wait: bool = True) -> None:
+        await self._call(self.consumer.commit, offsets, wait=wait)
+
+    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        return await self._call(self.consumer.committed, *partitions)
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return await self._call(self.consumer.position, partition)
+
+    async def assignment(self) -> set[TopicPartition]:
+        return await self._call(self.consumer.assignment)
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        return await self._call(self.consumer.lag)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        await self._call(self.consumer.seek, partition, offset)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        await self._call(self.consumer.seek_to_beginning, *partitions)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        await self._call(self.consumer.seek_to_end, *partitions)
+
+    async def seek_to_time(self, when: datetime | int, *partitions: TopicPartition) -> None:
+        await self._call(self.consumer.seek_to_time, when, *partitions)
+
+    async def pause(self, *partitions: TopicPartition) -> None:
+        await self._call(self.consumer.pause, *partitions)
+
+    async def resume(self, *partitions: TopicPartition) -> None:
+        await self._call(self.consumer.resume, *partitions)

@@ -1,0 +1,142 @@
+"""The consumer on an event loop: the same promises, other tasks go on, and cancelling loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from client.consuming import PATIENCE, fill, group, numbers
+from ottla.client import AsyncConsumer, TopicPartition
+
+
+def run(program: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(program, PATIENCE))
+
+
+@pytest.fixture
+def single(servers: str, make_topic: Callable[[int], str]) -> str:
+    topic = make_topic(1)
+    fill(servers, topic, numbers(0, 10))
+    return topic
+
+
+def test_records_come_one_by_one_and_in_batches(servers: str, single: str) -> None:
+    async def program() -> None:
+        place = TopicPartition(single, 0)
+        async with AsyncConsumer(single, bootstrap_servers=servers, group_id=group()) as consumer:
+            found = []
+            async for record in consumer:
+                found.append(record.value)
+                if len(found) == 4:
+                    break
+            assert found == numbers(0, 4)
+            async for batch in consumer.batches(4):
+                found += [each.value for each in batch]
+                if len(found) == 10:
+                    break
+            assert found == numbers(0, 10)
+            assert await consumer.poll(0.01) is None
+            assert await consumer.position(place) == 10
+            assert await consumer.lag() == {place: 0}
+            await consumer.commit()
+            assert await consumer.committed() == {place: 10}
+            await consumer.seek(place, 8)
+            assert [each.offset for each in await consumer.fetch()] == [8, 9]
+            await consumer.seek_to_beginning()
+            first = await consumer.poll()
+            assert first is not None
+            assert first.offset == 0
+            await consumer.seek_to_end()
+            await consumer.pause()
+            await consumer.resume(place)
+            assert await consumer.fetch(timeout=0.01) == []
+            await consumer.seek_to_time(0)
+            assert len(await consumer.fetch(5)) == 5
+            assert await consumer.assignment() == {place}
+
+    run(program())
+
+
+def test_a_seek_of_another_task_does_not_end_batches(
+    servers: str, single: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program() -> None:
+        place = TopicPartition(single, 0)
+        async with AsyncConsumer(single, bootstrap_servers=servers, group_id=group()) as consumer:
+            advance = consumer._advance
+            seeks = [8]
+
+            async def advance_and_seek(limit: int, timeout: float | None) -> bool:
+                found = await advance(limit, timeout)
+                if seeks:
+                    await consumer.seek(place, seeks.pop())  # as another task might, just now
+                return found
+
+            monkeypatch.setattr(consumer, "_advance", advance_and_seek)
+            async for batch in consumer.batches():
+                assert [each.offset for each in batch] == [8, 9]
+                break
+            else:
+                pytest.fail("the batches ended")
+
+    run(program())
+
+
+def test_other_tasks_go_on_while_a_consumer_waits(servers: str, single: str) -> None:
+    async def program() -> None:
+        async with AsyncConsumer(bootstrap_servers=servers) as consumer:
+            await consumer.assign({TopicPartition(single, 0): 10})
+            waiting = asyncio.create_task(consumer.poll())
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            assert not waiting.done()
+            fill(servers, single, [b"new"])
+            record = await waiting
+            assert record is not None
+            assert record.value == b"new"
+
+    run(program())
+
+
+def test_cancelling_loses_no_record_and_finishes_none(servers: str, single: str) -> None:
+    name = group()
+
+    async def program() -> None:
+        found = []
+        async with AsyncConsumer(bootstrap_servers=servers, group_id=name) as consumer:
+            await consumer.subscribe(single)
+
+            async def read() -> None:
+                async for record in consumer:
+                    found.append(record.offset)
+                    if record.offset == 3:
+                        await asyncio.Event().wait()
+
+            reading = asyncio.create_task(read())
+            while found[-1:] != [3]:
+                await asyncio.sleep(0.01)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        async with AsyncConsumer(single, bootstrap_servers=servers, group_id=name) as consumer:
+            again = await consumer.poll()
+            assert again is not None
+            assert again.offset == 3, "it was at work, so it comes again"
+            for _ in range(3):  # waits that are cancelled in the middle, from when there is nothing to read
+                with pytest.raises(asyncio.TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        while True:
+                            if (record := await consumer.poll()) is not None:
+                                found.append(record.offset)
+            fill(servers, single, [b"new"])
+            last = await consumer.poll()
+            assert last is not None
+            assert last.offset == 10
+            assert found == list(range(10))
+            consumer.stop()
+            assert [record async for record in consumer] == []
+
+    run(program())

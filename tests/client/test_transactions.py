@@ -1,0 +1,212 @@
+"""Transactions of the producer: commit, abort, positions of a consumer, and the errors that librdkafka
+tells apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Message
+
+import ottla
+import ottla.testing
+from client.reading import read_topic
+from ottla.client import (
+    FencedError,
+    RecordTooLargeError,
+    TransactionAbortedError,
+    TransactionError,
+)
+
+Reader = Callable[..., list[Message]]
+
+
+@pytest.fixture
+def identity() -> str:
+    return f"tx-{uuid.uuid4().hex[:12]}"
+
+
+def values(messages: list[Message]) -> list[bytes]:
+    return sorted(message.value() or b"" for message in messages)
+
+
+def test_the_records_of_a_block_are_committed_together(
+    servers: str, topic: str, identity: str, read_all: Reader
+) -> None:
+    with ottla.Producer(servers, transactional_id=identity) as producer:
+        for number in range(3):
+            with producer.transaction():
+                for part in range(3):
+                    producer.send(topic, f"{number}-{part}", partition=part)
+                if number == 2:
+                    producer.flush()
+                    assert len(read_all(topic)) == 6, "not yet committed"
+        assert len(read_all(topic)) == 9
+
+
+def test_an_exception_aborts_and_the_producer_goes_on(
+    servers: str, topic: str, identity: str, read_all: Reader
+) -> None:
+    with ottla.Producer(servers, transactional_id=identity) as producer:
+        for error in (ZeroDivisionError, KeyboardInterrupt):
+            with pytest.raises(error), producer.transaction():
+                producer.send_and_wait(topic, b"aborted")
+                raise error
+        with pytest.raises(RecordTooLargeError), producer.transaction():
+            producer.send(topic, b"aborted")
+            producer.send(topic, b"x" * 2_000_000)
+        with producer.transaction():
+            producer.send(topic, b"committed")
+    assert values(read_all(topic)) == [b"committed"]
+    assert values(read_all(topic, "read_uncommitted")).count(b"aborted") >= 2
+
+
+def test_a_record_that_fails_unseen_aborts_at_the_commit(
+    servers: str, topic: str, identity: str, read_all: Reader
+) -> None:
+    """`send` reports nothing, so the commit has to: a record that the broker refuses aborts the whole."""
+    with ottla.Admin(servers) as admin:
+        admin.alter_topic_config(topic, {"max.message.bytes": 1_000})
+    with ottla.Producer(servers, transactional_id=identity) as producer:
+        with pytest.raises(
+            TransactionAbortedError, match="it was aborted, try the whole of it again"
+        ) as caught:
+            with producer.transaction():
+                producer.send(topic, b"small", partition=0)
+                producer.send(topic, b"x" * 5_000, partition=1)
+        assert caught.value.retriable
+        with producer.transaction():
+            producer.send(topic, b"after", partition=0)
+    assert values(read_all(topic)) == [b"after"]
+
+
+def test_a_newer_producer_of_the_same_id_fences_the_older(
+    servers: str, topic: str, identity: str, read_all: Reader
+) -> None:
+    with ottla.Producer(servers, transactional_id=identity) as old:
+        with old.transaction():
+            old.send(topic, b"old")
+        with ottla.Producer(servers, transactional_id=identity) as new:
+            with new.transaction():
+                new.send(topic, b"new")
+            with pytest.raises(FencedError, match="close this producer") as caught:
+                with old.transaction():
+                    old.send(topic, b"zombie")
+            assert caught.value.fatal
+            with pytest.raises(TransactionError, match="of no use any more"):
+                with old.transaction():
+                    pass
+            with new.transaction():
+                new.send(topic, b"new")
+    assert values(read_all(topic)) == [b"new", b"new", b"old"]
+
+
+def test_sends_and_transactions_where_they_cannot_be(servers: str, topic: str, identity: str) -> None:
+    with ottla.Producer(servers) as plain:
+        with pytest.raises(TransactionError, match="no transactional_id"):
+            plain.transaction()
+    with ottla.Producer(servers, transactional_id=identity) as producer:
+        with producer.transaction():
+            producer.send(topic, b"x")
+            with pytest.raises(TransactionError, match="one producer has one at a time"):
+                with producer.transaction():
+                    pass
+        with pytest.raises(TransactionError, match=r"send within `with producer.transaction"):
+            producer.send(topic, b"x")
+
+
+def test_closing_in_the_middle_aborts(servers: str, topic: str, identity: str, read_all: Reader) -> None:
+    producer = ottla.Producer(servers, transactional_id=identity)
+    producer.transaction().__enter__()
+    producer.send(topic, b"never")
+    producer.flush()
+    producer.close()
+    with ottla.Producer(servers, transactional_id=identity) as again, again.transaction():
+        again.send(topic, b"x")
+    assert values(read_all(topic)) == [b"x"]
+
+
+def test_coroutines_have_transactions_and_a_cancelled_one_aborts(
+    servers: str, topic: str, identity: str, read_all: Reader
+) -> None:
+    async def run() -> None:
+        async with ottla.Producer(servers, transactional_id=identity) as producer:
+            async with producer.transaction():
+                await producer.asubmit(topic, b"kept")
+
+            async def cancelled() -> None:
+                async with producer.transaction():
+                    await producer.asend(topic, b"dropped")
+                    await asyncio.Event().wait()
+
+            task = asyncio.ensure_future(cancelled())
+            while len(read_all(topic, "read_uncommitted")) < 2:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with producer.transaction():
+                await producer.asubmit(topic, b"kept")
+
+    asyncio.run(run())
+    assert values(read_all(topic)) == [b"kept", b"kept"]
+
+
+@pytest.mark.parametrize("fails_at", [None, 7])
+def test_consume_transform_produce_writes_each_record_once(
+    servers: str, make_topic: Callable[[int], str], identity: str, read_all: Reader, fails_at: int | None
+) -> None:
+    """With positions in the transaction; a failure in the middle and a new start repeat and lose nothing."""
+    source, target = make_topic(2), make_topic(2)
+    with ottla.Producer(servers) as producer:
+        for number in range(20):
+            producer.send(source, b"%d" % number, partition=number % 2)
+
+    def work(fails_at: int | None, until: int) -> None:
+        consumer = Consumer(
+            {"bootstrap.servers": servers, "group.id": identity, "auto.offset.reset": "earliest"}
+            | {"enable.auto.commit": False}
+        )
+        consumer.subscribe([source])
+        done = 0
+        try:
+            with ottla.Producer(servers, transactional_id=identity) as producer:
+                while done < until:
+                    messages = consumer.consume(4, 10)
+                    with producer.transaction(consumer):
+                        for message in messages:
+                            assert message.error() is None
+                            done += 1
+                            if done == fails_at:
+                                raise ZeroDivisionError
+                            producer.send(target, b"got " + (message.value() or b""), message.key())
+        finally:
+            consumer.close()
+
+    if fails_at is not None:
+        with pytest.raises(ZeroDivisionError):
+            work(fails_at, 20)
+    work(None, 20 - len(read_all(target)))
+    assert values(read_all(target)) == sorted(b"got %d" % n for n in range(20))
+    with ottla.Admin(servers) as admin:
+        assert sum(admin.group_lag(identity).values()) == 0
+
+
+def test_a_transaction_lives_through_the_death_of_a_leader() -> None:
+    with ottla.testing.cluster(3, topics={"t": 3}) as cluster:
+        with ottla.Producer(cluster.bootstrap_servers, transactional_id="tx") as producer:
+            with producer.transaction():
+                producer.send("t", b"before", partition=0)
+            victim = cluster.leader("t", 0)
+            with producer.transaction():
+                producer.send_and_wait("t", b"during", partition=0)
+                cluster.kill(victim)
+                producer.send("t", b"during", partition=0)
+            with producer.transaction():
+                producer.send("t", b"after", partition=0)
+        survivors = ",".join(each.bootstrap_servers for n, each in cluster.brokers.items() if n != victim)
+        found = [message.value() for message in read_topic(survivors, "t")]
+        assert found == [b"before", b"during", b"during", b"after"]
