@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ottla.peer.client import PeerUnreachable
 from ottla.protocol.batches import headers
@@ -50,6 +52,8 @@ logger = logging.getLogger("ottla.simulation")
 TIMEOUT = 5.0
 MAX_SIZE = 1 << 20
 _EARLIEST, _LATEST = -2, -1
+_LEADERSHIP_MOVES = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE)
+_Answer = TypeVar("_Answer")
 FETCH_VERSION, PRODUCE_VERSION, JOIN_VERSION, COMMIT_VERSION, OFFSETS_VERSION = 12, 9, 5, 7, 7
 
 
@@ -200,7 +204,7 @@ async def whole_log(client: Caller, partition: Partition, *, may_lose: bool = Fa
         raise Violation(f"{partition} begins at {start}, though nothing was ever deleted")
     log: dict[int, str] = {}
     while start < end:
-        error, records = await fetch_once(client, partition, start, 0)
+        error, records = await _with_leader(partial(fetch_once, client, partition, start, 0))
         if error is not None or not records:
             raise Violation(f"{partition} ends at {end}, but offset {start} gives {error or 'nothing'}")
         log.update(records)
@@ -208,15 +212,32 @@ async def whole_log(client: Caller, partition: Partition, *, may_lose: bool = Fa
     return log
 
 
+async def _with_leader(
+    ask: Callable[[], Awaitable[tuple[ErrorCode | None, _Answer]]],
+) -> tuple[ErrorCode | None, _Answer]:
+    """Ask, and ask again while leadership moves: a preferred leader may be elected at any time."""
+    for _ in range(50):
+        error, answer = await ask()
+        if error not in _LEADERSHIP_MOVES:
+            break
+        await asyncio.sleep(0.1)
+    return error, answer
+
+
 async def _offset(client: Caller, partition: Partition, which: int) -> int:
+    error, offset = await _with_leader(partial(_offset_once, client, partition, which))
+    if error is not None:
+        raise Violation(f"{partition} has no offsets: {error.name}")
+    return offset
+
+
+async def _offset_once(client: Caller, partition: Partition, which: int) -> tuple[ErrorCode | None, int]:
     asked = ListOffsetsPartition(partition_index=partition[1], timestamp=which)
     topic = ListOffsetsTopic(name=partition[0], partitions=[asked])
     request = ListOffsetsRequest(replica_id=-1, topics=[topic])
     response = await answered(client, request, version=6)
     found = response.topics[0].partitions[0]
-    if found.error_code:
-        raise Violation(f"{partition} has no offsets: {error_of(found.error_code).name}")
-    return int(found.offset)
+    return (error_of(found.error_code) if found.error_code else None), int(found.offset)
 
 
 class Consumer:

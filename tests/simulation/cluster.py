@@ -17,7 +17,6 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from ottla.protocol.errors import ErrorCode, error_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -35,9 +34,9 @@ from simulation.cluster_checks import ReplicaChecks
 from simulation.cluster_clients import ClusterClient
 from simulation.cluster_faults import Faults
 from simulation.history import History, Partition, Violation
-from simulation.running import outcome, run_seeds, seeds_parser
+from simulation.running import outcome, run_seeds_with_faults
 
-SECONDS = 60.0
+SECONDS = 40.0
 HEAL_SECONDS = 120.0
 TOPIC, PARTITIONS = "orders", 2
 GROUP = "readers"
@@ -107,7 +106,7 @@ class Run:
 
     def _step(self) -> None:
         self.faults.note_states()
-        self.checks.check()
+        self.checks.check(self.world.loop.ran)
 
     def report(self) -> Report:
         violation, log = outcome(self.world, self._scenario(), self._seconds + 10 * HEAL_SECONDS)
@@ -264,14 +263,5 @@ def run(seed: int, *, kinds: tuple[str, ...] = (), seconds: float = SECONDS) -> 
     return Run(seed, kinds=kinds, seconds=seconds).report()
 
 
-def main() -> int:
-    parser = seeds_parser(__doc__)
-    parser.add_argument("--faults", default="", help="kinds of faults to choose from, joined by commas")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long there are faults")
-    arguments = parser.parse_args()
-    kinds = tuple(filter(None, arguments.faults.split(",")))
-    return run_seeds(partial(run, kinds=kinds, seconds=arguments.seconds), arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_seeds_with_faults(run, __doc__, SECONDS))

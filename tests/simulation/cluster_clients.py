@@ -9,12 +9,16 @@ broker that names a leader of an earlier leader epoch than another broker did.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.peer.client import PeerClient, PeerUnreachable, UnsupportedByPeer
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -22,6 +26,7 @@ from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
+from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from ottla.testing.simulation.world import SimulatedBroker, World
 from simulation.history import Partition
 
@@ -33,10 +38,16 @@ _GROUP_REQUESTS = (
     HeartbeatRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    TxnOffsetCommitRequest,
 )
 
-Key = Partition | str | None
-"""What a request is for: a partition, a group, or neither."""
+
+class TransactionalId(NamedTuple):
+    name: str
+
+
+Key = Partition | TransactionalId | str | None
+"""What a request is for: a partition, a transactional id, a group, or none of them."""
 
 
 class ClusterClient:
@@ -73,10 +84,11 @@ class ClusterClient:
         if key is None:
             return asked
         try:
-            if isinstance(key, str):
-                found = await client.call(
-                    FindCoordinatorRequest(key=key, key_type=0), timeout=_LOOKUP_SECONDS, version=2
-                )
+            if isinstance(key, str | TransactionalId):
+                of_transaction = isinstance(key, TransactionalId)
+                name = key.name if isinstance(key, TransactionalId) else key
+                lookup = FindCoordinatorRequest(key=name, key_type=int(of_transaction))
+                found = await client.call(lookup, timeout=_LOOKUP_SECONDS, version=2)
                 place, error = found.node_id, found.error_code
             else:
                 request = MetadataRequest(
@@ -109,6 +121,12 @@ def _key_of(request: Any) -> Key:
         return request.topics[0].name, request.topics[0].partitions[0].partition_index
     if isinstance(request, _GROUP_REQUESTS):
         return request.group_id
+    if isinstance(request, AddPartitionsToTxnRequest):
+        return TransactionalId(request.v3_and_below_transactional_id)
+    if isinstance(request, EndTxnRequest | AddOffsetsToTxnRequest):
+        return TransactionalId(request.transactional_id)
+    if isinstance(request, InitProducerIdRequest) and request.transactional_id is not None:
+        return TransactionalId(request.transactional_id)
     return None
 
 
@@ -120,3 +138,6 @@ def _errors(response: Any) -> Iterator[int]:
             for partitions in ("partition_responses", "partitions"):
                 for each in getattr(topic, partitions, ()):
                     yield getattr(each, "error_code", 0)
+    for topic in getattr(response, "results_by_topic_v3_and_below", ()):
+        for each in topic.results_by_partition:
+            yield each.partition_error_code

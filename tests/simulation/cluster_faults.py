@@ -67,10 +67,9 @@ class Faults:
 
     async def run(self, seconds: float, kinds: Mapping[str, Fault]) -> None:
         """Something happens every few seconds, at most two things at once."""
-        lanes = [self._lane(seconds, kinds), self._lane(seconds, kinds)]
-        await asyncio.gather(*lanes)
+        await asyncio.gather(self._one_by_one(seconds, kinds), self._one_by_one(seconds, kinds))
 
-    async def _lane(self, seconds: float, kinds: Mapping[str, Fault]) -> None:
+    async def _one_by_one(self, seconds: float, kinds: Mapping[str, Fault]) -> None:
         rng, loop = self._rng, self._world.loop
         end = loop.time() + seconds
         while loop.time() < end:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import io
 import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from ottla.testing.simulation.world import World
@@ -75,11 +77,25 @@ def seeds_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _begin_process(level: str) -> None:
+@contextlib.contextmanager
+def little_garbage() -> Iterator[None]:
     """A run leaves little garbage, and what was imported leaves none: looking for it is a tenth of a run."""
-    logging.getLogger("ottla").setLevel(level)
+    before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+_process = contextlib.ExitStack()
+
+
+def _begin_process(level: str) -> None:
+    logging.getLogger("ottla").setLevel(level)
+    _process.enter_context(little_garbage())
 
 
 def run_seeds(run: Callable[[int], Report], arguments: argparse.Namespace) -> int:
@@ -100,3 +116,13 @@ def run_seeds(run: Callable[[int], Report], arguments: argparse.Namespace) -> in
     seconds = time.monotonic() - began
     print(f"{len(seeds)} runs in {seconds:.1f} s ({len(seeds) / seconds * 60:.0f} a minute), {failed} failed")
     return 1 if failed else 0
+
+
+def run_seeds_with_faults(run: Callable[..., Report], description: str | None, seconds: float) -> int:
+    """The command of a simulation whose faults and length can be chosen; the exit status."""
+    parser = seeds_parser(description)
+    parser.add_argument("--faults", default="", help="kinds of faults to choose from, joined by commas")
+    parser.add_argument("--seconds", type=float, default=seconds, help="how long there are faults")
+    arguments = parser.parse_args()
+    kinds = tuple(filter(None, arguments.faults.split(",")))
+    return run_seeds(partial(run, kinds=kinds, seconds=arguments.seconds), arguments)

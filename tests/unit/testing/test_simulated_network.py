@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ottla.testing.simulation.loop import SimulatedLoop
-from ottla.testing.simulation.network import BUFFER, SimulatedNetwork, SimulatedSocket
+from ottla.testing.simulation.network import SimulatedNetwork
+from ottla.testing.simulation.sockets import BUFFER, SimulatedSocket
 from ottla.testing.simulation.virtual_time import Host
 
 PORT = 9092

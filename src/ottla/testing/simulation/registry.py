@@ -269,6 +269,9 @@ class SimulatedSession:
             self._lose(self._session)
         return self._lost.is_set()
 
+    def leave_soon(self) -> None:
+        """Every call ends with the session at the latest."""
+
     async def open(self) -> None:
         await self._begin()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="registry session")

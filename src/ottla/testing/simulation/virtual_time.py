@@ -87,6 +87,8 @@ class VirtualTime:
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timer_count = 0
         self._many_timers = _MANY_TIMERS
+        self.ran: set[Host | None] = set()
+        """The hosts of which something ran in the last iteration; None for what belongs to no host."""
 
     def time(self) -> float:
         return self.now
@@ -142,7 +144,8 @@ class VirtualTime:
 
     def run_ready(self) -> None:
         """One iteration: what was ready before it, and the timers that are due."""
-        ready, timers, now = self._ready, self._timers, self.now
+        ready, timers, now, ran = self._ready, self._timers, self.now, self.ran
+        ran.clear()
         while timers and timers[0][0] <= now:
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
@@ -155,6 +158,7 @@ class VirtualTime:
                 if host.alive:
                     host.held.append(handle)
             else:
+                ran.add(host)
                 # As `Handle._run`, without its call: a run makes 15,000 of them.
                 try:
                     context.run(handle._callback, *handle._args)
