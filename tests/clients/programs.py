@@ -14,15 +14,18 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.peers.maven import PeerMissing, require, resolve
 
+JAVA_VERSIONS = ("3.9.2", "4.3.1")
+"""The first speaks the first protocol of transactions, the other the second (KIP-890, part 2)."""
 HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("OTTLA_CLIENTS", Path.home() / ".cache" / "ottla-clients"))
 BUILD_SECONDS = 400
-RUN_SECONDS = 300
+RUN_SECONDS = 600
 
 _ADMIN = (
     "create and describe a topic",
@@ -60,6 +63,21 @@ _GROUPS = (
     "share a topic, cooperative",
 )
 _JAVA_GROUPS = (*_GROUPS, *_in_groups("static members come back", protocols=("classic", "consumer")))
+_COPY = ("copy with rebalances in between",)
+_TRANSACTIONS = (
+    "commit and abort",
+    "an open transaction is invisible",
+    "a transaction runs out of time",
+    "a second instance fences the first",
+    *_in_groups(*_COPY, protocols=("classic",)),
+)
+_EVERY_PROTOCOL = (*_TRANSACTIONS, *_in_groups(*_COPY, protocols=("cooperative", "consumer")))
+_JAVA_TRANSACTIONS = (
+    *_EVERY_PROTOCOL,
+    "offsets count with the transaction",
+    "each transaction has its own epoch",
+    "an administrator fences a producer",
+)
 
 
 def _produced_with(*codecs: str) -> tuple[str, ...]:
@@ -102,25 +120,31 @@ class Program:
         return {result["check"]: result for result in results}
 
 
-def _java(version: str) -> list[str]:
+def java(version: str, program: str, *parts: str) -> list[str]:
+    """How to start a program in `java/` with this version of the client; `parts` are its other files."""
     require("java")
     jars = resolve(
         f"kafka-clients-{version}",
         f"org.apache.kafka:kafka-clients:{version}",
         "org.slf4j:slf4j-nop:1.7.36",
     )
+    classes = compiled(f"java-{program}-{version}", jars, "Checks", program, *parts)
+    return ["java", "-Xmx512m", "-cp", f"{classes}:{jars}/*", program]
+
+
+def compiled(name: str, jars: Path, *sources: str) -> Path:
+    """The folder with the classes of some sources, compiled again when one of them has changed."""
     require("javac")
-    sources = [HERE / "java" / name for name in ("Conformance.java", "Groups.java")]
-    classes = CACHE / f"java-{version}"
-    made = classes / "Conformance.class"
-    if not made.exists() or made.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        classes.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)],
-            check=True,
-            timeout=BUILD_SECONDS,
-        )
-    return ["java", "-Xmx512m", "-cp", f"{classes}:{jars}/*", "Conformance"]
+    files = [HERE / "java" / f"{source}.java" for source in sources]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    folder = CACHE / f"{name}-{digest}"
+    if not folder.is_dir():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as work:
+            command = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", f"{work}/classes", *map(str, files)]
+            subprocess.run(command, check=True, timeout=BUILD_SECONDS)
+            (Path(work) / "classes").rename(folder)
+    return folder
 
 
 def _go(folder: str) -> list[str]:
@@ -161,9 +185,37 @@ def _build(command: list[str], folder: Path) -> None:
 
 
 PROGRAMS = (
-    Program("java-3.9", (*_EVERYTHING, *_JAVA_GROUPS), lambda: _java("3.9.1")),
-    Program("java-4.3", (*_EVERYTHING, *_JAVA_GROUPS), lambda: _java("4.3.1")),
-    Program("franz-go", (*_EVERYTHING, *_GROUPS), lambda: _go("franz_go")),
+    *(
+        program
+        for version in JAVA_VERSIONS
+        for program in (
+            Program(
+                f"java-{version}",
+                (*_EVERYTHING, *_JAVA_GROUPS),
+                partial(java, version, "Conformance", "Groups"),
+            ),
+            Program(
+                f"java-transactions-{version}",
+                _JAVA_TRANSACTIONS,
+                partial(java, version, "Transactions", "Copying", "Groups"),
+            ),
+        )
+    ),
+    Program(
+        "java-consumer-protocol",
+        (
+            "share the partitions",
+            "commit and go on",
+            "follow new partitions",
+            "follow an expression",
+            "refuse a bad expression",
+            "a static member comes back",
+            "describe the group",
+            "take over from the classic protocol",
+        ),
+        partial(java, JAVA_VERSIONS[-1], "ConsumerProtocol"),
+    ),
+    Program("franz-go", (*_EVERYTHING, *_GROUPS, *_EVERY_PROTOCOL), lambda: _go("franz_go")),
     Program(
         "sarama",
         # It has no call for the offset of the largest timestamp, nor for producers.
@@ -174,6 +226,7 @@ PROGRAMS = (
             *_RECORDS,
             *_READING,
             *_in_groups(*_GROUP_CHECKS, protocols=("classic",)),
+            *_TRANSACTIONS,
         ),
         lambda: _go("sarama"),
     ),
@@ -186,6 +239,7 @@ PROGRAMS = (
             *_RECORDS,
             "list offsets",
             *_in_groups(*_GROUP_CHECKS, protocols=("classic",)),
+            *_TRANSACTIONS,
         ),
         lambda: ["node", str(HERE / "kafkajs" / "conformance.js")],
         lambda: {"NODE_PATH": str(_node_modules()), "KAFKAJS_NO_PARTITIONER_WARNING": "1"},

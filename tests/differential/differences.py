@@ -91,6 +91,12 @@ _LENIENT_READS = (
     Difference(_ISOLATION, ["offsets.isolation_levels_and_epochs"], ["level 2*"]),
     Difference(_FETCH_LIMITS, ["fetch.how_much_is_sent"], ["negative*"]),
     Difference(
+        "Followers fetch on the listener for other brokers only; an open Kafka takes them on any.",
+        ["fetch.as_a_replica"],
+        ["replica 5"],
+        ["*error_code", "*current_leader.*"],
+    ),
+    Difference(
         "Any negative leader epoch means that the client knows none, in ListOffsets as in Fetch.",
         ["offsets.isolation_levels_and_epochs"],
         ["epoch -2"],
@@ -181,7 +187,8 @@ _PRODUCING = (
             "producers.sequences_wrap_around",
             "producers.idempotent_without_waiting_for_all",
             "producers.duplicates_after_records_were_deleted",
-            "transactions.writing_in_a_transaction",
+            "transactional_writes.writing_in_a_transaction",
+            "transactional_writes.two_producers_in_one_request",
         ],
         paths=["*log_append_time_ms"],
     ),
@@ -286,7 +293,14 @@ _CONFIGS = (
             "results[0].configs.max.records.per.batch",
             "results[0].configs.producer.id.max.per.partition",
             "results[0].configs.producer.id.max.per.broker",
+            "results[0].configs.transactional.id.max.per.broker",
         ],
+    ),
+    Difference(
+        "The cluster's state is in a registry. These keys say where it is, and what groups put there.",
+        ["configs.a_broker"],
+        ["all"],
+        ["results[0].configs.ottla.registry", "results[0].configs.group.registry.projection"],
     ),
     Difference(
         "Socket buffers are left to the operating system, which costs less; Kafka sets 100 KB.",

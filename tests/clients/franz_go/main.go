@@ -2,7 +2,7 @@
 //
 // Run as `conformance BOOTSTRAP PREFIX`. Prints one line of JSON for each check:
 // {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. What is here consumes
-// by assignment; groups are in groups.go.
+// by assignment; groups are in groups.go, transactions in transactions.go.
 package main
 
 import (
@@ -65,6 +65,7 @@ func main() {
 	check("wait for a record", waitForRecord)
 	check("broker timestamps", brokerTimestamps)
 	checkGroups()
+	checkTransactions()
 }
 
 func check(name string, run func()) {

@@ -1,29 +1,20 @@
 // What a broker owes the Java client, checked with the client's public interface alone.
 //
-// Compiled together with Groups.java and run as `Conformance BOOTSTRAP PREFIX`. Prints one line of JSON for each
-// check: {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. What is here consumes by
-// assignment; groups are in Groups.java.
+// What is here consumes by assignment; groups are in Groups.java. How it is run is in Checks.java.
 
-import java.nio.charset.StandardCharsets;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Optional;
-import java.util.Properties;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
-import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.CreateTopicsOptions;
 import org.apache.kafka.clients.admin.DescribeClusterResult;
 import org.apache.kafka.clients.admin.ListOffsetsResult.ListOffsetsResultInfo;
-import org.apache.kafka.clients.admin.LogDirDescription;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -51,27 +42,10 @@ import org.apache.kafka.common.errors.SecurityDisabledException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.header.Header;
-import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-public class Conformance {
-    interface Check {
-        void run() throws Exception;
-    }
-
-    static final Duration POLL = Duration.ofMillis(200);
-    static final long DEADLINE_MS = 30_000;
-    static String bootstrap;
-    static int brokers;
-    static String prefix;
-    static Admin admin;
-    static int topics = 0;
-
+public class Conformance extends Checks {
     public static void main(String[] args) throws Exception {
-        bootstrap = args[0];
-        brokers = bootstrap.split(",").length;
-        prefix = args[1];
-        admin = Admin.create(common());
+        begin(args);
         check("create and describe a topic", Conformance::createAndDescribe);
         check("refuse bad topics", Conformance::refuseBadTopics);
         check("add partitions", Conformance::addPartitions);
@@ -96,35 +70,14 @@ public class Conformance {
         check("wait for a record", Conformance::waitForRecord);
         check("broker timestamps", Conformance::brokerTimestamps);
         Groups.check();
-        admin.close(Duration.ofSeconds(5));
-    }
-
-    static void check(String name, Check check) {
-        String detail = null;
-        try {
-            check.run();
-        } catch (Throwable failure) {
-            detail = failure + " at " + Arrays.stream(failure.getStackTrace())
-                .filter(frame -> frame.getClassName().matches("(Conformance|Groups).*")
-                    && !frame.getMethodName().matches("equal|await|fails")).findFirst().orElse(null);
-        }
-        System.out.println("{\"check\": " + quoted(name) + ", \"ok\": " + (detail == null)
-            + (detail == null ? "" : ", \"detail\": " + quoted(detail)) + "}");
-    }
-
-    static String quoted(String text) {
-        StringBuilder out = new StringBuilder("\"");
-        for (char c : text.toCharArray()) {
-            out.append(c == '"' || c == '\\' ? "\\" + c : c < ' ' ? " " : String.valueOf(c));
-        }
-        return out.append('"').toString();
+        end();
     }
 
     // -- checks ------------------------------------------------------------------------------------------------
 
     static void createAndDescribe() throws Exception {
         String topic = create(3, Map.of("retention.ms", "123456"));
-        TopicDescription description = describe(topic);
+        TopicDescription description = described(topic);
         equal(3, description.partitions().size());
         equal(false, description.isInternal());
         equal(brokers, description.partitions().get(0).replicas().size());
@@ -133,13 +86,13 @@ public class Conformance {
         Map<Uuid, TopicDescription> byId =
             admin.describeTopics(TopicCollection.ofTopicIds(List.of(description.topicId()))).allTopicIds().get();
         equal(topic, byId.get(description.topicId()).name());
-        NewTopic assigned = new NewTopic(name(), Map.of(0, List.of(1), 1, List.of(1)));
+        NewTopic assigned = new NewTopic(name("t"), Map.of(0, List.of(1), 1, List.of(1)));
         admin.createTopics(List.of(assigned)).all().get();
-        await(() -> describe(assigned.name()).partitions().size() == 2);
-        NewTopic unmade = new NewTopic(name(), Optional.empty(), Optional.empty());
+        await(() -> described(assigned.name()).partitions().size() == 2);
+        NewTopic unmade = new NewTopic(name("t"), Optional.empty(), Optional.empty());
         admin.createTopics(List.of(unmade), new CreateTopicsOptions().validateOnly(true)).all().get();
         equal(false, admin.listTopics().names().get().contains(unmade.name()));
-        NewTopic defaults = new NewTopic(name(), Optional.empty(), Optional.empty());
+        NewTopic defaults = new NewTopic(name("t"), Optional.empty(), Optional.empty());
         Config config = admin.createTopics(List.of(defaults)).config(defaults.name()).get();
         equal("producer", config.get("compression.type").value());
         equal(ConfigEntry.ConfigSource.DEFAULT_CONFIG, config.get("compression.type").source());
@@ -149,18 +102,18 @@ public class Conformance {
         String topic = create(1, Map.of());
         fails(TopicExistsException.class, admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1))).all());
         fails(InvalidTopicException.class, admin.createTopics(List.of(new NewTopic("no/good", 1, (short) 1))).all());
-        fails(InvalidPartitionsException.class, admin.createTopics(List.of(new NewTopic(name(), 0, (short) 1))).all());
+        fails(InvalidPartitionsException.class, admin.createTopics(List.of(new NewTopic(name("t"), 0, (short) 1))).all());
         fails(InvalidReplicationFactorException.class,
-            admin.createTopics(List.of(new NewTopic(name(), 1, (short) 5))).all());
+            admin.createTopics(List.of(new NewTopic(name("t"), 1, (short) 5))).all());
         fails(InvalidConfigurationException.class, admin.createTopics(List.of(
-            new NewTopic(name(), 1, (short) 1).configs(Map.of("retention.ms", "soon")))).all());
-        fails(UnknownTopicOrPartitionException.class, admin.describeTopics(List.of(name())).allTopicNames());
+            new NewTopic(name("t"), 1, (short) 1).configs(Map.of("retention.ms", "soon")))).all());
+        fails(UnknownTopicOrPartitionException.class, admin.describeTopics(List.of(name("t"))).allTopicNames());
     }
 
     static void addPartitions() throws Exception {
         String topic = create(1, Map.of());
         admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(4))).all().get();
-        await(() -> describe(topic).partitions().size() == 4);
+        await(() -> described(topic).partitions().size() == 4);
         fails(InvalidPartitionsException.class,
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(2))).all());
         try (KafkaProducer<byte[], byte[]> producer = producer(Map.of())) {
@@ -203,9 +156,9 @@ public class Conformance {
     static void logDirs() throws Exception {
         String topic = create(1, Map.of());
         send(topic, 3);
-        Map<String, LogDirDescription> dirs = admin.describeLogDirs(List.of(1)).allDescriptions().get().get(1);
         TopicPartition partition = new TopicPartition(topic, 0);
-        equal(true, dirs.values().stream().anyMatch(dir ->
+        // The first broker may be a follower, which gets the records a moment later.
+        await(() -> admin.describeLogDirs(List.of(1)).allDescriptions().get().get(1).values().stream().anyMatch(dir ->
             dir.replicaInfos().containsKey(partition) && dir.replicaInfos().get(partition).size() > 0));
     }
 
@@ -220,7 +173,7 @@ public class Conformance {
         await(() -> !admin.listTopics().names().get().contains(topic));
         fails(UnknownTopicOrPartitionException.class, admin.deleteTopics(List.of(topic)).all());
         String other = create(1, Map.of());
-        admin.deleteTopics(TopicCollection.ofTopicIds(List.of(describe(other).topicId()))).all().get();
+        admin.deleteTopics(TopicCollection.ofTopicIds(List.of(described(other).topicId()))).all().get();
         await(() -> !admin.listTopics().names().get().contains(other));
     }
 
@@ -419,57 +372,6 @@ public class Conformance {
 
     // -- the client --------------------------------------------------------------------------------------------
 
-    static Properties common() {
-        Properties settings = new Properties();
-        settings.put("bootstrap.servers", bootstrap);
-        settings.put("client.id", "conformance");
-        settings.put("request.timeout.ms", "20000");
-        settings.put("default.api.timeout.ms", "30000");
-        return settings;
-    }
-
-    static KafkaProducer<byte[], byte[]> producer(Map<String, Object> extra) {
-        Properties settings = common();
-        settings.remove("default.api.timeout.ms");
-        settings.put("max.block.ms", "30000");
-        settings.put("delivery.timeout.ms", "30000");
-        settings.putAll(extra);
-        return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
-    }
-
-    static KafkaConsumer<byte[], byte[]> consumer(Map<String, Object> extra) {
-        Properties settings = common();
-        settings.put("enable.auto.commit", "false");
-        settings.put("auto.offset.reset", "none");
-        settings.put("max.partition.fetch.bytes", "2000000");
-        settings.put("fetch.max.wait.ms", "100");  // closing a consumer waits for its last fetch
-        settings.putAll(extra);
-        return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-    }
-
-    static String name() {
-        return prefix + "-" + topics++;
-    }
-
-    static String create(int partitions, Map<String, String> configs) throws Exception {
-        NewTopic topic = new NewTopic(name(), Optional.of(partitions), Optional.empty()).configs(configs);
-        admin.createTopics(List.of(topic)).all().get();
-        await(() -> describe(topic.name()).partitions().size() == partitions);
-        return topic.name();
-    }
-
-    static TopicDescription describe(String topic) throws Exception {
-        return admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic);
-    }
-
-    static void send(String topic, int count) throws Exception {
-        try (KafkaProducer<byte[], byte[]> producer = producer(Map.of())) {
-            for (int i = 0; i < count; i++) {
-                producer.send(new ProducerRecord<>(topic, 0, null, bytes("v" + i))).get();
-            }
-        }
-    }
-
     static List<ConsumerRecord<byte[], byte[]>> consume(String topic, long offset, int count) {
         TopicPartition partition = new TopicPartition(topic, 0);
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(Map.of())) {
@@ -479,71 +381,11 @@ public class Conformance {
         }
     }
 
-    static List<ConsumerRecord<byte[], byte[]>> poll(KafkaConsumer<byte[], byte[]> consumer, int count) {
-        List<ConsumerRecord<byte[], byte[]>> records = new ArrayList<>();
-        long deadline = System.currentTimeMillis() + DEADLINE_MS;
-        while (records.size() < count) {
-            if (System.currentTimeMillis() > deadline) {
-                throw new AssertionError("only " + records.size() + " of " + count + " records");
-            }
-            consumer.poll(POLL).forEach(records::add);
-        }
-        return records;
-    }
-
     static long end(String topic) throws Exception {
         return offset(new TopicPartition(topic, 0), OffsetSpec.latest()).offset();
     }
 
     static ListOffsetsResultInfo offset(TopicPartition partition, OffsetSpec spec) throws Exception {
         return admin.listOffsets(Map.of(partition, spec)).partitionResult(partition).get();
-    }
-
-    static void fails(Class<? extends Exception> expected, Future<?> future) throws Exception {
-        try {
-            future.get();
-        } catch (ExecutionException failure) {
-            equal(expected.getName(), failure.getCause().getClass().getName());
-            return;
-        }
-        throw new AssertionError("no " + expected.getSimpleName());
-    }
-
-    interface Condition {
-        boolean holds() throws Exception;
-    }
-
-    /** A cluster tells its brokers of a change a moment after it tells the client. */
-    static void await(Condition condition) throws Exception {
-        long deadline = System.currentTimeMillis() + DEADLINE_MS;
-        while (true) {
-            try {
-                if (condition.holds()) {
-                    return;
-                }
-            } catch (ExecutionException notYet) {
-                if (!(notYet.getCause() instanceof UnknownTopicOrPartitionException)) {
-                    throw notYet;
-                }
-            }
-            if (System.currentTimeMillis() > deadline) {
-                throw new AssertionError("waited in vain");
-            }
-            Thread.sleep(10);
-        }
-    }
-
-    static void equal(Object expected, Object found) {
-        if (!Objects.equals(expected, found)) {
-            throw new AssertionError("expected " + expected + ", found " + found);
-        }
-    }
-
-    static byte[] bytes(String text) {
-        return text.getBytes(StandardCharsets.UTF_8);
-    }
-
-    static String text(byte[] bytes) {
-        return new String(bytes, StandardCharsets.UTF_8);
     }
 }

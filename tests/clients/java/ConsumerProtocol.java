@@ -1,54 +1,27 @@
 // What a broker owes groups of the Java client with group.protocol=consumer (KIP-848).
-//
-// Run as `java -cp <jars of kafka-clients> ConsumerProtocol.java BOOTSTRAP PREFIX`. Prints one line of JSON for
-// each check: {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}.
+// How it is run is in Checks.java.
 
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
-import java.util.Properties;
 import java.util.Set;
 import java.util.concurrent.CopyOnWriteArrayList;
-import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
 import org.apache.kafka.clients.admin.NewPartitions;
-import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
-import org.apache.kafka.clients.producer.KafkaProducer;
-import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.GroupType;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InvalidRegularExpression;
-import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-public class ConsumerProtocol {
-    interface Check {
-        void run() throws Exception;
-    }
-
-    interface Condition {
-        boolean holds() throws Exception;
-    }
-
-    static final long DEADLINE_MS = 40_000;
-    static String bootstrap;
-    static String prefix;
-    static Admin admin;
-    static int named = 0;
-
+public class ConsumerProtocol extends Checks {
     public static void main(String[] args) throws Exception {
-        bootstrap = args[0];
-        prefix = args[1];
-        admin = Admin.create(common());
+        begin(args);
         check("share the partitions", ConsumerProtocol::share);
         check("commit and go on", ConsumerProtocol::commit);
         check("follow new partitions", ConsumerProtocol::grow);
@@ -57,33 +30,13 @@ public class ConsumerProtocol {
         check("a static member comes back", ConsumerProtocol::comeBack);
         check("describe the group", ConsumerProtocol::describe);
         check("take over from the classic protocol", ConsumerProtocol::takeOver);
-        admin.close(Duration.ofSeconds(5));
-    }
-
-    static void check(String name, Check check) {
-        String detail = null;
-        try {
-            check.run();
-        } catch (Throwable failure) {
-            detail = failure + " at " + Arrays.stream(failure.getStackTrace())
-                .filter(frame -> frame.getClassName().startsWith("ConsumerProtocol")).findFirst().orElse(null);
-        }
-        System.out.println("{\"check\": " + quoted(name) + ", \"ok\": " + (detail == null)
-            + (detail == null ? "" : ", \"detail\": " + quoted(detail)) + "}");
-    }
-
-    static String quoted(String text) {
-        StringBuilder out = new StringBuilder("\"");
-        for (char c : text.toCharArray()) {
-            out.append(c == '"' || c == '\\' ? "\\" + c : c < ' ' ? " " : String.valueOf(c));
-        }
-        return out.append('"').toString();
+        end();
     }
 
     // -- checks ------------------------------------------------------------------------------------------------
 
     static void share() throws Exception {
-        String topic = topic(6), group = name("g");
+        String topic = create(6, Map.of()), group = name("g");
         try (Member a = new Member(group, topic, Map.of())) {
             await(() -> a.owned.size() == 6);
             Member b = new Member(group, topic, Map.of());
@@ -94,7 +47,7 @@ public class ConsumerProtocol {
     }
 
     static void commit() throws Exception {
-        String topic = topic(1), group = name("g");
+        String topic = create(1, Map.of()), group = name("g");
         send(topic, 5);
         try (Member a = new Member(group, topic, Map.of())) {
             await(() -> a.received.size() == 5);
@@ -110,7 +63,7 @@ public class ConsumerProtocol {
     }
 
     static void grow() throws Exception {
-        String topic = topic(2), group = name("g");
+        String topic = create(2, Map.of()), group = name("g");
         try (Member a = new Member(group, topic, Map.of()); Member b = new Member(group, topic, Map.of())) {
             await(() -> shared(2, a, b) && a.owned.size() == 1);
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(6))).all().get();
@@ -120,11 +73,11 @@ public class ConsumerProtocol {
 
     static void expression() throws Exception {
         String stem = name("x"), group = name("g");
-        create(stem + "-1", 2);
+        create(stem + "-1", 2, Map.of());
         try (Member a = new Member(group, new SubscriptionPattern(stem + "-[0-9]+"), Map.of())) {
             await(() -> a.owned.size() == 2);
-            create(stem + "-2", 1);
-            create(stem + "-other", 1);
+            create(stem + "-2", 1, Map.of());
+            create(stem + "-other", 1, Map.of());
             await(() -> a.owned.size() == 3);
             admin.deleteTopics(List.of(stem + "-1")).all().get();
             await(() -> a.owned.equals(Set.of(new TopicPartition(stem + "-2", 0))));
@@ -141,7 +94,7 @@ public class ConsumerProtocol {
     }
 
     static void comeBack() throws Exception {
-        String topic = topic(4), group = name("g");
+        String topic = create(4, Map.of()), group = name("g");
         Map<String, String> fixed = Map.of("group.instance.id", "i");
         try (Member other = new Member(group, topic, Map.of())) {
             Member first = new Member(group, topic, fixed);
@@ -155,7 +108,7 @@ public class ConsumerProtocol {
     }
 
     static void describe() throws Exception {
-        String topic = topic(2), group = name("g");
+        String topic = create(2, Map.of()), group = name("g");
         try (Member a = new Member(group, topic, Map.of())) {
             await(() -> a.owned.size() == 2);
             ConsumerGroupDescription found = admin.describeConsumerGroups(List.of(group)).all().get().get(group);
@@ -167,7 +120,7 @@ public class ConsumerProtocol {
     }
 
     static void takeOver() throws Exception {
-        String topic = topic(4), group = name("g");
+        String topic = create(4, Map.of()), group = name("g");
         Map<String, String> classic = Map.of("group.protocol", "classic", "heartbeat.interval.ms", "300");
         try (Member old = new Member(group, topic, classic)) {
             await(() -> old.owned.size() == 4);
@@ -194,15 +147,12 @@ public class ConsumerProtocol {
         }
 
         private void run(String group, Object subscription, Map<String, String> settings) {
-            Properties config = common();
+            Map<String, Object> config = new HashMap<>();
             config.put("group.id", group);
             config.put("group.protocol", "consumer");
             config.put("auto.offset.reset", "earliest");
-            config.put("enable.auto.commit", "false");
-            config.put("key.deserializer", ByteArrayDeserializer.class.getName());
-            config.put("value.deserializer", ByteArrayDeserializer.class.getName());
             config.putAll(settings);
-            try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(config)) {
+            try (KafkaConsumer<byte[], byte[]> consumer = consumer(config)) {
                 if (subscription instanceof SubscriptionPattern pattern) {
                     consumer.subscribe(pattern);
                 } else {
@@ -240,45 +190,5 @@ public class ConsumerProtocol {
             all.addAll(member.owned);
         }
         return all.size() == partitions && new HashSet<>(all).size() == partitions;
-    }
-
-    static Properties common() {
-        Properties config = new Properties();
-        config.put("bootstrap.servers", bootstrap);
-        return config;
-    }
-
-    static String name(String kind) {
-        return prefix + "-" + kind + named++;
-    }
-
-    static String topic(int partitions) throws Exception {
-        return create(name("t"), partitions);
-    }
-
-    static String create(String topic, int partitions) throws Exception {
-        admin.createTopics(List.of(new NewTopic(topic, Optional.of(partitions), Optional.empty()))).all().get();
-        return topic;
-    }
-
-    static void send(String topic, int count) throws Exception {
-        Properties config = common();
-        config.put("key.serializer", ByteArraySerializer.class.getName());
-        config.put("value.serializer", ByteArraySerializer.class.getName());
-        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(config)) {
-            for (int i = 0; i < count; i++) {
-                producer.send(new ProducerRecord<>(topic, 0, null, ("" + i).getBytes(StandardCharsets.UTF_8))).get();
-            }
-        }
-    }
-
-    static void await(Condition condition) throws Exception {
-        long deadline = System.currentTimeMillis() + DEADLINE_MS;
-        while (!condition.holds()) {
-            if (System.currentTimeMillis() > deadline) {
-                throw new AssertionError("waited in vain");
-            }
-            Thread.sleep(10);
-        }
     }
 }

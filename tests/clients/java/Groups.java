@@ -33,7 +33,7 @@ import org.apache.kafka.common.errors.GroupSubscribedToTopicException;
 import org.apache.kafka.common.errors.UnknownMemberIdException;
 import org.apache.kafka.common.errors.UnreleasedInstanceIdException;
 
-class Groups {
+class Groups extends Checks {
     static final String ASSIGNORS = "org.apache.kafka.clients.consumer.";
     static final Map<String, Map<String, Object>> PROTOCOLS = Map.of(
         "classic", Map.of("partition.assignment.strategy", ASSIGNORS + "RangeAssignor"),
@@ -42,87 +42,87 @@ class Groups {
 
     static void check() {
         for (String protocol : List.of("classic", "cooperative", "consumer")) {
-            Conformance.check("share a topic, " + protocol, () -> share(protocol));
+            check("share a topic, " + protocol, () -> share(protocol));
         }
         for (String protocol : List.of("classic", "consumer")) {
-            Conformance.check("keep commits over a restart, " + protocol, () -> commits(protocol));
-            Conformance.check("static members come back, " + protocol, () -> staticMembers(protocol));
-            Conformance.check("read partitions that are added, " + protocol, () -> grow(protocol));
-            Conformance.check("list and describe groups, " + protocol, () -> describe(protocol));
-            Conformance.check("list, alter and delete offsets, " + protocol, () -> offsets(protocol));
-            Conformance.check("remove members and delete a group, " + protocol, () -> delete(protocol));
+            check("keep commits over a restart, " + protocol, () -> commits(protocol));
+            check("static members come back, " + protocol, () -> staticMembers(protocol));
+            check("read partitions that are added, " + protocol, () -> grow(protocol));
+            check("list and describe groups, " + protocol, () -> describe(protocol));
+            check("list, alter and delete offsets, " + protocol, () -> offsets(protocol));
+            check("remove members and delete a group, " + protocol, () -> delete(protocol));
         }
     }
 
     static void share(String protocol) throws Exception {
-        String topic = Conformance.create(4, Map.of());
+        String topic = create(4, Map.of());
         produce(topic, 4, 10);
         Set<String> all = new HashSet<>();
         try (Member first = new Member(protocol, topic, topic)) {
-            Conformance.await(() -> first.owned.size() == 4 && first.received.size() == 40);
+            await(() -> first.owned.size() == 4 && first.received.size() == 40);
             try (Member second = new Member(protocol, topic, topic)) {
-                Conformance.await(() -> first.owned.size() == 2 && second.owned.size() == 2);
+                await(() -> first.owned.size() == 2 && second.owned.size() == 2);
                 all.addAll(first.owned);
                 all.addAll(second.owned);
-                Conformance.equal(4, all.size());
+                equal(4, all.size());
                 produce(topic, 4, 10);
-                Conformance.await(() -> first.received.size() + second.received.size() == 80);
-                Conformance.equal(20, second.received.size());
+                await(() -> first.received.size() + second.received.size() == 80);
+                equal(20, second.received.size());
             }
-            Conformance.await(() -> first.owned.size() == 4);
+            await(() -> first.owned.size() == 4);
             produce(topic, 4, 10);
-            Conformance.await(() -> first.received.size() == 100);
-            Conformance.equal(100, new HashSet<>(first.received).size());
+            await(() -> first.received.size() == 100);
+            equal(100, new HashSet<>(first.received).size());
         }
     }
 
     static void commits(String protocol) throws Exception {
-        String topic = Conformance.create(1, Map.of());
+        String topic = create(1, Map.of());
         TopicPartition partition = new TopicPartition(topic, 0);
         produce(topic, 1, 10);
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(protocol, topic, Map.of())) {
             consumer.subscribe(List.of(topic));
-            Conformance.equal(10, Conformance.poll(consumer, 10).size());
+            equal(10, poll(consumer, 10).size());
             consumer.commitSync(Map.of(partition, new OffsetAndMetadata(4, "four")));
         }
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(protocol, topic, Map.of())) {
             consumer.subscribe(List.of(topic));
-            Conformance.equal(4L, Conformance.poll(consumer, 6).get(0).offset());
-            Conformance.equal(new OffsetAndMetadata(4, "four"), consumer.committed(Set.of(partition)).get(partition));
+            equal(4L, poll(consumer, 6).get(0).offset());
+            equal(new OffsetAndMetadata(4, "four"), consumer.committed(Set.of(partition)).get(partition));
             AtomicInteger committed = new AtomicInteger();
             consumer.commitAsync((offsets, failure) -> committed.set(failure == null ? 1 : -1));
-            long deadline = System.currentTimeMillis() + Conformance.DEADLINE_MS;
+            long deadline = System.currentTimeMillis() + DEADLINE_MS;
             while (committed.get() == 0 && System.currentTimeMillis() < deadline) {
-                consumer.poll(Conformance.POLL);
+                consumer.poll(POLL);
             }
-            Conformance.equal(1, committed.get());
-            Conformance.equal(10L, consumer.committed(Set.of(partition)).get(partition).offset());
+            equal(1, committed.get());
+            equal(10L, consumer.committed(Set.of(partition)).get(partition).offset());
             consumer.seekToBeginning(List.of(partition));
-            Conformance.equal(0L, Conformance.poll(consumer, 10).get(0).offset());
+            equal(0L, poll(consumer, 10).get(0).offset());
         }
     }
 
     static void staticMembers(String protocol) throws Exception {
-        String topic = Conformance.create(4, Map.of());
+        String topic = create(4, Map.of());
         Map<String, Object> one = Map.of("group.instance.id", "one");
         Map<String, Object> two = Map.of("group.instance.id", "two");
         try (Member second = new Member(protocol, topic, topic, two)) {
             Set<String> kept;
             try (Member first = new Member(protocol, topic, topic, one)) {
-                Conformance.await(() -> first.owned.size() == 2 && second.owned.size() == 2);
+                await(() -> first.owned.size() == 2 && second.owned.size() == 2);
                 kept = first.owned;
             }
             int rebalances = second.rebalances.get();
             try (Member again = new Member(protocol, topic, topic, one)) {
-                Conformance.await(() -> again.owned.equals(kept));
+                await(() -> again.owned.equals(kept));
                 produce(topic, 4, 5);
-                Conformance.await(() -> again.received.size() == 10 && second.received.size() == 10);
-                Conformance.equal(rebalances, second.rebalances.get());
+                await(() -> again.received.size() == 10 && second.received.size() == 10);
+                equal(rebalances, second.rebalances.get());
                 // In the classic protocol the newcomer drives the old one out, in the other it is refused.
                 try (Member rival = new Member(protocol, topic, topic, one)) {
                     Member loser = protocol.equals("consumer") ? rival : again;
-                    Conformance.await(() -> loser.failure.get() != null);
-                    Conformance.equal(
+                    await(() -> loser.failure.get() != null);
+                    equal(
                         protocol.equals("consumer") ? UnreleasedInstanceIdException.class : FencedInstanceIdException.class,
                         loser.failure.get().getClass());
                 }
@@ -131,80 +131,80 @@ class Groups {
     }
 
     static void grow(String protocol) throws Exception {
-        String topic = Conformance.create(1, Map.of());
+        String topic = create(1, Map.of());
         try (Member member = new Member(protocol, topic, topic, Map.of("metadata.max.age.ms", "300"))) {
-            Conformance.await(() -> member.owned.size() == 1);
-            Conformance.admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
-            Conformance.await(() -> member.owned.size() == 3);
+            await(() -> member.owned.size() == 1);
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
+            await(() -> member.owned.size() == 3);
             produce(topic, 3, 5);
-            Conformance.await(() -> member.received.size() == 15);
+            await(() -> member.received.size() == 15);
         }
     }
 
     static void describe(String protocol) throws Exception {
-        String topic = Conformance.create(4, Map.of());
+        String topic = create(4, Map.of());
         try (Member first = new Member(protocol, topic, topic);
              Member second = new Member(protocol, topic, topic, Map.of("group.instance.id", "two"))) {
-            Conformance.await(() -> first.owned.size() == 2 && second.owned.size() == 2);
-            Conformance.await(() -> describeGroup(topic).state().toString().equals("Stable"));
+            await(() -> first.owned.size() == 2 && second.owned.size() == 2);
+            await(() -> describeGroup(topic).state().toString().equals("Stable"));
             ConsumerGroupDescription described = describeGroup(topic);
-            Conformance.equal(protocol, described.type().toString().toLowerCase());
-            Conformance.equal(false, described.isSimpleConsumerGroup());
-            Conformance.equal(true, Conformance.admin.describeCluster().nodes().get().contains(described.coordinator()));
-            Conformance.equal(protocol.equals("consumer") ? "uniform" : "range", described.partitionAssignor());
-            Conformance.equal(2, described.members().size());
+            equal(protocol, described.type().toString().toLowerCase());
+            equal(false, described.isSimpleConsumerGroup());
+            equal(true, admin.describeCluster().nodes().get().contains(described.coordinator()));
+            equal(protocol.equals("consumer") ? "uniform" : "range", described.partitionAssignor());
+            equal(2, described.members().size());
             Set<TopicPartition> assigned = new HashSet<>();
             for (MemberDescription member : described.members()) {
-                Conformance.equal(2, member.assignment().topicPartitions().size());
-                Conformance.equal("conformance", member.clientId());
+                equal(2, member.assignment().topicPartitions().size());
+                equal("conformance", member.clientId());
                 assigned.addAll(member.assignment().topicPartitions());
             }
-            Conformance.equal(4, assigned.size());
-            Conformance.equal(1L, described.members().stream()
+            equal(4, assigned.size());
+            equal(1L, described.members().stream()
                 .filter(member -> member.groupInstanceId().equals(java.util.Optional.of("two"))).count());
             ConsumerGroupListing listed = listed(topic);
-            Conformance.equal(protocol, listed.type().get().toString().toLowerCase());
-            Conformance.equal("Stable", listed.state().get().toString());
+            equal(protocol, listed.type().get().toString().toLowerCase());
+            equal("Stable", listed.state().get().toString());
         }
     }
 
     static void offsets(String protocol) throws Exception {
-        String topic = Conformance.create(2, Map.of());
+        String topic = create(2, Map.of());
         TopicPartition zero = new TopicPartition(topic, 0);
         TopicPartition one = new TopicPartition(topic, 1);
         produce(topic, 2, 10);
         try (Member member = new Member(protocol, topic, topic)) {
-            Conformance.await(() -> member.received.size() == 20);
-            Conformance.fails(UnknownMemberIdException.class,
-                Conformance.admin.alterConsumerGroupOffsets(topic, Map.of(zero, new OffsetAndMetadata(1))).all());
-            Conformance.fails(GroupSubscribedToTopicException.class,
-                Conformance.admin.deleteConsumerGroupOffsets(topic, Set.of(zero)).partitionResult(zero));
+            await(() -> member.received.size() == 20);
+            fails(UnknownMemberIdException.class,
+                admin.alterConsumerGroupOffsets(topic, Map.of(zero, new OffsetAndMetadata(1))).all());
+            fails(GroupSubscribedToTopicException.class,
+                admin.deleteConsumerGroupOffsets(topic, Set.of(zero)).partitionResult(zero));
         }
-        Conformance.equal(Map.of(zero, 10L, one, 10L), committed(topic));
-        Conformance.admin.alterConsumerGroupOffsets(topic, Map.of(zero, new OffsetAndMetadata(3))).all().get();
-        Conformance.equal(Map.of(zero, 3L, one, 10L), committed(topic));
-        Conformance.admin.deleteConsumerGroupOffsets(topic, Set.of(one)).all().get();
-        Conformance.equal(Map.of(zero, 3L), committed(topic));
+        equal(Map.of(zero, 10L, one, 10L), committed(topic));
+        admin.alterConsumerGroupOffsets(topic, Map.of(zero, new OffsetAndMetadata(3))).all().get();
+        equal(Map.of(zero, 3L, one, 10L), committed(topic));
+        admin.deleteConsumerGroupOffsets(topic, Set.of(one)).all().get();
+        equal(Map.of(zero, 3L), committed(topic));
         try (Member member = new Member(protocol, topic, topic)) {
-            Conformance.await(() -> member.received.size() == 17);
+            await(() -> member.received.size() == 17);
         }
     }
 
     static void delete(String protocol) throws Exception {
-        String topic = Conformance.create(1, Map.of());
+        String topic = create(1, Map.of());
         try (Member member = new Member(protocol, topic, topic, Map.of("group.instance.id", "one"))) {
-            Conformance.await(() -> member.owned.size() == 1);
-            Conformance.fails(GroupNotEmptyException.class,
-                Conformance.admin.deleteConsumerGroups(List.of(topic)).deletedGroups().get(topic));
+            await(() -> member.owned.size() == 1);
+            fails(GroupNotEmptyException.class,
+                admin.deleteConsumerGroups(List.of(topic)).deletedGroups().get(topic));
         }
         // A static member that has closed is expected back, so the group is not empty until it is removed.
-        Conformance.admin.removeMembersFromConsumerGroup(topic,
+        admin.removeMembersFromConsumerGroup(topic,
             new RemoveMembersFromConsumerGroupOptions(Set.of(new MemberToRemove("one")))).all().get();
-        Conformance.equal(0, describeGroup(topic).members().size());
-        Conformance.admin.deleteConsumerGroups(List.of(topic)).all().get();
-        Conformance.equal(null, listed(topic));
-        Conformance.fails(GroupIdNotFoundException.class,
-            Conformance.admin.deleteConsumerGroups(List.of(topic)).all());
+        equal(0, describeGroup(topic).members().size());
+        admin.deleteConsumerGroups(List.of(topic)).all().get();
+        equal(null, listed(topic));
+        fails(GroupIdNotFoundException.class,
+            admin.deleteConsumerGroups(List.of(topic)).all());
     }
 
     // -- the client --------------------------------------------------------------------------------------------
@@ -268,30 +268,30 @@ class Groups {
             settings.put("heartbeat.interval.ms", "300");
         }
         settings.putAll(extra);
-        return Conformance.consumer(settings);
+        return consumer(settings);
     }
 
     static void produce(String topic, int partitions, int each) throws Exception {
-        try (KafkaProducer<byte[], byte[]> producer = Conformance.producer(Map.of())) {
+        try (KafkaProducer<byte[], byte[]> producer = producer(Map.of())) {
             for (int partition : IntStream.range(0, partitions).toArray()) {
                 for (int i = 0; i < each; i++) {
-                    producer.send(new ProducerRecord<>(topic, partition, null, Conformance.bytes("v" + i)));
+                    producer.send(new ProducerRecord<>(topic, partition, null, bytes("v" + i)));
                 }
             }
         }
     }
 
     static ConsumerGroupDescription describeGroup(String group) throws Exception {
-        return Conformance.admin.describeConsumerGroups(List.of(group)).all().get().get(group);
+        return admin.describeConsumerGroups(List.of(group)).all().get().get(group);
     }
 
     static ConsumerGroupListing listed(String group) throws Exception {
-        return Conformance.admin.listConsumerGroups().all().get().stream()
+        return admin.listConsumerGroups().all().get().stream()
             .filter(each -> each.groupId().equals(group)).findFirst().orElse(null);
     }
 
     static Map<TopicPartition, Long> committed(String group) throws Exception {
-        return Conformance.admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().entrySet()
+        return admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().entrySet()
             .stream().collect(Collectors.toMap(Map.Entry::getKey, entry -> entry.getValue().offset()));
     }
 }

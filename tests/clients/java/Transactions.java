@@ -1,9 +1,6 @@
 // What a broker owes transactional producers of the Java client; 4.x speaks the second protocol (KIP-890).
-//
-// Run as `java -cp <jars of kafka-clients> Transactions.java BOOTSTRAP PREFIX`. Prints one line of JSON for each
-// check: {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}.
+// How it is run is in Checks.java, consume-transform-produce in Copying.java.
 
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -11,9 +8,6 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Properties;
-import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.TransactionDescription;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -24,57 +18,23 @@ import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.ProducerFencedException;
-import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-public class Transactions {
-    interface Check {
-        void run() throws Exception;
-    }
-
-    interface Condition {
-        boolean holds() throws Exception;
-    }
-
-    static final long DEADLINE_MS = 60_000;
+public class Transactions extends Checks {
     static final int PARTITIONS = 3;
-    static String bootstrap;
-    static String prefix;
-    static Admin admin;
-    static int named = 0;
 
     public static void main(String[] args) throws Exception {
-        bootstrap = args[0];
-        prefix = args[1];
-        admin = Admin.create(common());
+        begin(args);
         check("commit and abort", Transactions::commitAndAbort);
         check("an open transaction is invisible", Transactions::open);
         check("a second instance fences the first", Transactions::fence);
         check("offsets count with the transaction", Transactions::offsets);
         check("each transaction has its own epoch", Transactions::epochs);
-        check("go on after a transaction ran out of time", Transactions::timeout);
+        check("a transaction runs out of time", Transactions::timeout);
         check("an administrator fences a producer", Transactions::fenceByAdmin);
-        admin.close(Duration.ofSeconds(5));
-    }
-
-    static void check(String name, Check check) {
-        String detail = null;
-        try {
-            check.run();
-        } catch (Throwable failure) {
-            detail = failure + " at " + Arrays.stream(failure.getStackTrace())
-                .filter(frame -> frame.getClassName().startsWith("Transactions")).findFirst().orElse(null);
+        for (String protocol : Groups.PROTOCOLS.keySet()) {
+            check("copy with rebalances in between, " + protocol, () -> Copying.withRebalances(protocol));
         }
-        System.out.println("{\"check\": " + quoted(name) + ", \"ok\": " + (detail == null)
-            + (detail == null ? "" : ", \"detail\": " + quoted(detail)) + "}");
-    }
-
-    static String quoted(String text) {
-        StringBuilder out = new StringBuilder("\"");
-        for (char c : text.toCharArray()) {
-            out.append(c == '"' || c == '\\' ? "\\" + c : c < ' ' ? " " : String.valueOf(c));
-        }
-        return out.append('"').toString();
+        end();
     }
 
     // -- checks ------------------------------------------------------------------------------------------------
@@ -143,7 +103,7 @@ public class Transactions {
 
     static void offsets() throws Exception {
         String input = topic(), output = topic(), group = name("g");
-        try (KafkaProducer<byte[], byte[]> plain = new KafkaProducer<>(producing())) {
+        try (KafkaProducer<byte[], byte[]> plain = producer(Map.of())) {
             for (int i = 0; i < 10; i++) {
                 plain.send(new ProducerRecord<>(input, 0, null, bytes("r" + i)));
             }
@@ -165,10 +125,10 @@ public class Transactions {
     static void copy(
         KafkaProducer<byte[], byte[]> producer, String input, String output, String group, boolean commit
     ) throws Exception {
-        Properties settings = consuming("read_committed");
+        Map<String, Object> settings = new HashMap<>(reading("read_committed"));
         settings.put("group.id", group);
         settings.put("max.poll.records", "5");
-        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings)) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(settings)) {
             consumer.subscribe(List.of(input));
             List<ConsumerRecord<byte[], byte[]>> records = new ArrayList<>();
             await(() -> {
@@ -193,14 +153,14 @@ public class Transactions {
     static void epochs() throws Exception {
         String topic = topic(), id = name("tx");
         try (KafkaProducer<byte[], byte[]> producer = producer(id, 60_000)) {
-            int before = described(id).producerEpoch();
+            int before = transaction(id).producerEpoch();
             for (int i = 0; i < 20; i++) {
                 producer.beginTransaction();
                 send(producer, topic, "a" + i);
                 send(producer, topic, "b" + i);
                 producer.commitTransaction();
             }
-            int raised = described(id).producerEpoch() - before;
+            int raised = transaction(id).producerEpoch() - before;
             boolean isSecond = !org.apache.kafka.common.utils.AppInfoParser.getVersion().startsWith("3.");
             if (raised != (isSecond ? 20 : 0)) {
                 throw new AssertionError("twenty transactions raised the epoch by " + raised);
@@ -222,7 +182,7 @@ public class Transactions {
             producer.beginTransaction();
             send(producer, topic, "late");
             producer.flush();
-            await(() -> described(id).state().toString().equals("CompleteAbort"));
+            await(() -> transaction(id).state().toString().equals("CompleteAbort"));
             try {
                 producer.commitTransaction();
                 throw new AssertionError("a transaction was committed that had run out of time");
@@ -262,20 +222,19 @@ public class Transactions {
 
     // -- what the checks use -----------------------------------------------------------------------------------
 
-    static TransactionDescription described(String id) throws Exception {
+    static TransactionDescription transaction(String id) throws Exception {
         return admin.describeTransactions(List.of(id)).description(id).get();
     }
 
     static KafkaProducer<byte[], byte[]> producer(String id, int timeoutMs) {
-        Properties settings = producing();
+        Map<String, Object> settings = new HashMap<>();
         settings.put("transactional.id", id);
         settings.put("transaction.timeout.ms", String.valueOf(timeoutMs));
-        settings.put("max.block.ms", "60000");
         if (timeoutMs < 10_000) {
             settings.put("delivery.timeout.ms", String.valueOf(timeoutMs));
             settings.put("request.timeout.ms", String.valueOf(timeoutMs / 2));
         }
-        KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(settings);
+        KafkaProducer<byte[], byte[]> producer = producer(settings);
         producer.initTransactions();
         return producer;
     }
@@ -301,7 +260,7 @@ public class Transactions {
     /** What a reader finds in the whole topic, sorted. */
     static List<String> read(String topic, String isolation) throws Exception {
         List<String> found = new ArrayList<>();
-        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(consuming(isolation))) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(reading(isolation))) {
             List<TopicPartition> partitions = new ArrayList<>();
             for (int i = 0; i < PARTITIONS; i++) {
                 partitions.add(new TopicPartition(topic, i));
@@ -311,7 +270,7 @@ public class Transactions {
             consumer.seekToBeginning(partitions);
             await(() -> {
                 for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofMillis(100))) {
-                    found.add(new String(each.value(), StandardCharsets.UTF_8));
+                    found.add(text(each.value()));
                 }
                 return partitions.stream().allMatch(each -> consumer.position(each) >= ends.get(each));
             });
@@ -321,50 +280,10 @@ public class Transactions {
     }
 
     static String topic() throws Exception {
-        String topic = name("t");
-        admin.createTopics(List.of(new NewTopic(topic, java.util.Optional.of(PARTITIONS), java.util.Optional.empty())))
-            .all().get();
-        return topic;
+        return create(PARTITIONS, Map.of());
     }
 
-    static String name(String kind) {
-        return prefix + "-" + kind + named++;
-    }
-
-    static byte[] bytes(String text) {
-        return text.getBytes(StandardCharsets.UTF_8);
-    }
-
-    static Properties common() {
-        Properties settings = new Properties();
-        settings.put("bootstrap.servers", bootstrap);
-        return settings;
-    }
-
-    static Properties producing() {
-        Properties settings = common();
-        settings.put("key.serializer", ByteArraySerializer.class.getName());
-        settings.put("value.serializer", ByteArraySerializer.class.getName());
-        return settings;
-    }
-
-    static Properties consuming(String isolation) {
-        Properties settings = common();
-        settings.put("key.deserializer", ByteArrayDeserializer.class.getName());
-        settings.put("value.deserializer", ByteArrayDeserializer.class.getName());
-        settings.put("auto.offset.reset", "earliest");
-        settings.put("enable.auto.commit", "false");
-        settings.put("isolation.level", isolation);
-        return settings;
-    }
-
-    static void await(Condition condition) throws Exception {
-        long end = System.currentTimeMillis() + DEADLINE_MS;
-        while (!condition.holds()) {
-            if (System.currentTimeMillis() > end) {
-                throw new AssertionError("waited " + DEADLINE_MS + " ms in vain");
-            }
-            Thread.sleep(20);
-        }
+    static Map<String, String> reading(String isolation) {
+        return Map.of("auto.offset.reset", "earliest", "isolation.level", isolation);
     }
 }

@@ -3,7 +3,7 @@
 // Run as `node conformance.js BOOTSTRAP PREFIX`. Prints one line of JSON for each check:
 // {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. A check that writes records reads
 // them again as the only member of a group, since kafkajs reads in no other way, and adds the topic and what must
-// be in it, so that the caller can read it with another client. What groups owe is in groups.js.
+// be in it, so that the caller can read it with another client. Groups are in groups.js, transactions in transactions.js.
 'use strict'
 
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = require('kafkajs')
@@ -16,6 +16,7 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
 })
 
 const { checkGroups, readBack } = require('./groups')
+const { checkTransactions } = require('./transactions')
 
 const [bootstrap, prefix] = process.argv.slice(2)
 const brokers = bootstrap.split(',')
@@ -51,7 +52,9 @@ async function main() {
   await check('headers, nulls and timestamps', shapes)
   await check('list offsets', listOffsets)
   await check('delete records', deleteRecords)
-  await checkGroups({ admin, check, create, equal, fails, kafka, numbered, send, until })
+  const lent = { admin, check, create, equal, fails, kafka, name, numbered, send, until }
+  await checkGroups(lent)
+  await checkTransactions(lent)
   await admin.disconnect()
 }
 

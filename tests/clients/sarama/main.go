@@ -2,7 +2,7 @@
 //
 // Run as `conformance BOOTSTRAP PREFIX`. Prints one line of JSON for each check:
 // {"check": name, "ok": true} or {"check": name, "ok": false, "detail": why}. What is here consumes
-// by assignment; groups are in groups.go.
+// by assignment; groups are in groups.go, transactions in transactions.go.
 package main
 
 import (
@@ -63,6 +63,7 @@ func main() {
 	check("wait for a record", waitForRecord)
 	check("broker timestamps", brokerTimestamps)
 	checkGroups()
+	checkTransactions()
 }
 
 func check(name string, run func()) {
@@ -159,17 +160,16 @@ func cluster() {
 func logDirs() {
 	topic := create(1, nil)
 	send(topic, 3)
-	dirs, err := admin.DescribeLogDirs([]int32{1})
-	must(err)
-	for _, dir := range dirs[1] {
-		for _, found := range dir.Topics {
-			if found.Topic == topic {
-				equal(true, found.Partitions[0].Size > 0)
-				return
-			}
-		}
-	}
-	panic("the topic is in no folder")
+	// The first broker may be a follower, which gets the records a moment later.
+	await("records in a folder", func() bool {
+		dirs, err := admin.DescribeLogDirs([]int32{1})
+		must(err)
+		return slices.ContainsFunc(dirs[1], func(dir sarama.DescribeLogDirsResponseDirMetadata) bool {
+			return slices.ContainsFunc(dir.Topics, func(found sarama.DescribeLogDirsResponseTopic) bool {
+				return found.Topic == topic && found.Partitions[0].Size > 0
+			})
+		})
+	})
 }
 
 func acls() {

@@ -14,6 +14,8 @@ from differential.scenarios import (
     quorum,
     reassignments,
     topics,
+    transactional_reads,
+    transactional_writes,
     transactions,
 )
 
@@ -31,5 +33,7 @@ __all__ = [
     "quorum",
     "reassignments",
     "topics",
+    "transactional_reads",
+    "transactional_writes",
     "transactions",
 ]
