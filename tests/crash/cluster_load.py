@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from crash.cluster_evidence import batches, checking, client_log, metadata_of
 from crash.cluster_faults import SESSION_SECONDS
 from crash.cluster_processes import ClusterProcesses
 from crash.cluster_registries import NODES
 from crash.group_load import GroupLoad
 from crash.load import PATIENCE, IdempotentLoad
-from ottla.protocol.batches import HEADER, LENGTH_OVERHEAD, BatchHeader
-from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.batches import HEADER, BatchHeader
 from ottla.storage.checkpoints import HIGH_WATERMARKS, decode_offsets
-from raw_client import RawClient
 
 TOPIC = "t"
 OFFSETS_TOPIC = "__consumer_offsets"
-METADATA_VERSION = 9
 PARTITIONS = 4
 IN_SYNC_SECONDS = 60.0
 """All replicas are in sync so soon after the last fault; a busy machine included."""
@@ -59,51 +57,84 @@ CLIENT = {
 
 @contextlib.contextmanager
 def under_load(
-    cluster: ClusterProcesses, protocols: Sequence[str] = ("classic",)
+    cluster: ClusterProcesses,
+    protocols: Sequence[str] = ("classic",),
+    *,
+    queue: int = 40,
+    pause: float = 0.03,
 ) -> Iterator[IdempotentLoad]:
     """Clients are at work when the block begins. When it ends all is mended, and the promises are checked.
 
-    All brokers have stopped then. `protocols` are those of the groups, one group for each.
+    All brokers have stopped then. `protocols` are those of the groups, one group for each; `queue` and
+    `pause` say how much is written, see `IdempotentLoad`.
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(PATIENCE)
-    load = IdempotentLoad(cluster.bootstrap_servers, TOPIC, PARTITIONS, queue=40, pause=0.03, settings=CLIENT)
+    load = IdempotentLoad(
+        cluster.bootstrap_servers,
+        TOPIC,
+        PARTITIONS,
+        queue=queue,
+        pause=pause,
+        settings={**CLIENT, **client_log(cluster.folder, "producer")},
+    )
     groups = [
-        GroupLoad(cluster.bootstrap_servers, TOPIC, f"{protocol}-readers", 2, protocol=protocol)
+        GroupLoad(
+            cluster.bootstrap_servers,
+            TOPIC,
+            f"{protocol}-readers",
+            2,
+            protocol=protocol,
+            settings=partial(client_log, cluster.folder),
+        )
         for protocol in protocols
     ]
+
+    def progress() -> str:
+        counts = [("acknowledged", load.acknowledged), *((group.group, group.read) for group in groups)]
+        lines = [f"{what}: {[len(of[each]) for each in range(PARTITIONS)]}" for what, of in counts]
+        return f"sent: {load.sent}; {'; '.join(lines)}; commits: {[group.commits for group in groups]}"
+
     load.start()
     for group in groups:
         group.start()
     try:
-        await_in_time(
-            lambda: load.progress > 0 and all(group.commits > 0 for group in groups),
-            "the first records and commits",
-        )
+        with checking("the cluster takes the first records and commits", cluster, progress):
+            await_in_time(
+                lambda: load.progress > 0 and all(group.commits > 0 for group in groups),
+                "the first records and commits",
+            )
         yield load
         mended = time.monotonic()
-        await_in_time(lambda: in_sync(cluster), "all replicas to be in sync", mended + IN_SYNC_SECONDS)
-        print(f"all replicas are in sync after {time.monotonic() - mended:.2f} s")
-        takes_records(load)
-        await_in_time(lambda: in_sync(cluster), "them to stay in sync", mended + IN_SYNC_SECONDS)
-        load.finish()
+        with checking("all replicas are in sync", cluster):
+            await_in_time(lambda: in_sync(cluster), "all replicas to be in sync", mended + IN_SYNC_SECONDS)
+        with checking("every partition takes records", cluster, progress):
+            takes_records(load)
+        with checking("all replicas stay in sync", cluster):
+            await_in_time(lambda: in_sync(cluster), "them to stay in sync", mended + IN_SYNC_SECONDS)
+        with checking("all records are acknowledged", cluster, progress):
+            load.finish()
         for group in groups:
-            await_in_time(lambda group=group: group.has_read(load.sent), "a group to read everything")  # type: ignore[misc]
+            with checking(f"{group.group} read everything", cluster, progress, group.describe):
+                await_in_time(partial(group.has_read, load.sent), "a group to read everything")
     finally:
         load.stop()
         for group in groups:
-            group.finish()
-        for what, counted in (("acknowledged", load.acknowledged), *((g.group, g.read) for g in groups)):
-            print(f"{what}: {[len(counted[each]) for each in range(PARTITIONS)]} of {load.sent}")
-    print(f"{load.progress} records, {[group.commits for group in groups]} commits")
-    load.check(cluster.bootstrap_servers)
+            with checking(f"{group.group} ends", cluster, progress, group.describe):
+                group.finish()
+        print(progress())
+    with checking("the log holds what was acknowledged", cluster, progress):
+        load.check(cluster.bootstrap_servers)
     for group in groups:
-        group.check(cluster.bootstrap_servers, load.acknowledged)
-    for node in NODES:
-        cluster.terminate(node)
-    for node in NODES:
-        cluster.ended(node)
-    check_files(cluster, load.sent)
+        with checking(f"{group.group} read the log and kept its commits", cluster, progress, group.describe):
+            group.check(cluster.bootstrap_servers, load.acknowledged)
+    with checking("all brokers stop", cluster):
+        for node in NODES:
+            cluster.terminate(node)
+        for node in NODES:
+            cluster.ended(node)
+    with checking("the files of all replicas are equal", cluster, progress):
+        check_files(cluster, load.sent)
     for node in NODES:
         text = cluster.output(node).read_text(errors="replace")
         assert "Traceback" not in text, f"broker {node}:\n{text}"
@@ -127,30 +158,22 @@ def await_in_time(true: Callable[[], bool], what: str, deadline: float | None = 
         time.sleep(0.05)
 
 
-def in_sync(cluster: ClusterProcesses) -> bool:
-    """True when every broker says so of every partition. One that could not start is started again."""
+def in_sync(cluster: ClusterProcesses, expected: Collection[str] = (TOPIC, OFFSETS_TOPIC)) -> bool:
+    """True when every broker knows these topics, and says so of every partition of all topics.
+
+    A broker that could not start is started again.
+    """
     cluster.start_again()
-    return all(map(_is_in_sync_according_to, cluster.direct_servers.split(",")))
+    return all(_is_in_sync_according_to(each, expected) for each in cluster.direct_servers.split(","))
 
 
-def _is_in_sync_according_to(address: str) -> bool:
+def _is_in_sync_according_to(address: str, expected: Collection[str]) -> bool:
     metadata = metadata_of(address)
     topics = metadata.topics if metadata is not None else []
     partitions = [partition for topic in topics for partition in topic.partitions]
-    return {topic.name for topic in topics} >= {TOPIC, OFFSETS_TOPIC} and all(
+    return {topic.name for topic in topics} >= set(expected) and all(
         set(each.isr_nodes) == set(NODES) and each.leader_id in NODES for each in partitions
     )
-
-
-def metadata_of(address: str) -> MetadataResponse | None:
-    """What a broker says of the cluster; None while it does not answer."""
-    try:
-        with RawClient(address) as client:
-            found = client.call(MetadataRequest(topics=None), METADATA_VERSION)
-    except OSError:
-        return None
-    assert isinstance(found, MetadataResponse)
-    return found
 
 
 def check_files(cluster: ClusterProcesses, written: list[int]) -> None:
@@ -160,26 +183,12 @@ def check_files(cluster: ClusterProcesses, written: list[int]) -> None:
     for topic, partition in watermarks[0]:
         high_watermark = min(each[topic, partition] for each in watermarks)
         first, *others = (
-            _batches(cluster.data(node) / f"{topic}-{partition}", high_watermark) for node in NODES
+            batches(cluster.data(node) / f"{topic}-{partition}", high_watermark) for node in NODES
         )
         assert all(each == first for each in others), f"replicas of {topic}-{partition} differ"
         if topic == TOPIC:
             ends = [each[topic, partition] for each in watermarks]
             assert ends == [written[partition]] * 3, f"high watermarks of {partition}: {ends}"
-            assert first == _batches(cluster.data(1) / f"{topic}-{partition}", 1 << 62), "more than was sent"
+            assert first == batches(cluster.data(1) / f"{topic}-{partition}"), "more than was sent"
             headers = (BatchHeader._make(HEADER.unpack_from(batch)) for batch in first)
             assert all(header.producer_epoch == 0 for header in headers), "a broker forgot the producer"
-
-
-def _batches(folder: Path, below: int) -> list[bytes]:
-    """The batches of a log up to an offset, as they are in its files."""
-    found = []
-    for segment in sorted(folder.glob("*.log")):
-        data, position = segment.read_bytes(), 0
-        while position < len(data):
-            header = BatchHeader._make(HEADER.unpack_from(data, position))
-            end = position + LENGTH_OVERHEAD + header.batch_length
-            if header.base_offset < below:
-                found.append(data[position:end])
-            position = end
-    return found

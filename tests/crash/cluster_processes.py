@@ -83,7 +83,7 @@ class ClusterProcesses:
         wrong_clocks: bool = False,
     ) -> None:
         """With `wrong_clocks` the brokers' clocks can be set."""
-        self._folder = folder
+        self.folder = folder
         self.registry = registry or SqliteFile(folder / "cluster.sqlite")
         self.sources: dict[int, Path] = {}
         """By broker: the folder of the package that it runs from its next start on, if it is not ours."""
@@ -118,10 +118,10 @@ class ClusterProcesses:
         return ",".join(f"{HOST}:{port.number}" for port in self._ports.values())
 
     def data(self, node: int) -> Path:
-        return self._folder / f"broker-{node}"
+        return self.folder / f"broker-{node}"
 
     def output(self, node: int) -> Path:
-        return self._folder / f"broker-{node}.txt"
+        return self.folder / f"broker-{node}.txt"
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class ClusterProcesses:
         fresh.replace(self._clock_file(node))
 
     def _clock_file(self, node: int) -> Path:
-        return self._folder / f"clock-{node}"
+        return self.folder / f"clock-{node}"
 
     def wait_for_answers(self) -> None:
         """Until all brokers that were started take clients."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
@@ -23,12 +25,21 @@ _CLASSIC = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
 
 class GroupLoad:
     def __init__(
-        self, bootstrap: str, topic: str, group: str, members: int, *, protocol: str = "classic"
+        self,
+        bootstrap: str,
+        topic: str,
+        group: str,
+        members: int,
+        *,
+        protocol: str = "classic",
+        settings: Callable[[str], Mapping[str, Any]] = lambda name: {},
     ) -> None:
+        """`settings`: more of them for the member of this name."""
         self.bootstrap = bootstrap
         self.topic = topic
         self.group = group
         self.protocol = protocol
+        self.settings = settings
         self.lock = threading.Lock()
         self.read: dict[int, dict[int, int]] = defaultdict(dict)
         """By partition: offset to the number in the record."""
@@ -48,6 +59,11 @@ class GroupLoad:
         """True when every partition was read up to its end."""
         with self.lock:
             return all(len(self.read[partition]) >= end for partition, end in enumerate(ends))
+
+    def describe(self) -> str:
+        """Where its members are, for the report of a failure."""
+        members = "; ".join(member.describe() for member in self._members)
+        return f"{self.group}: committed {dict(self.committed)}, {self.refused} commits refused; {members}"
 
     def finish(self) -> None:
         self.ending.set()
@@ -96,10 +112,12 @@ class _Member(threading.Thread):
                 "socket.timeout.ms": 4000,
                 "check.crcs": True,
                 "log_level": 0,
+                **load.settings(self.name),
             }
         )
 
     def run(self) -> None:
+        self.doing = "subscribes"
         self._consumer.subscribe(
             [self._load.topic], on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone
         )
@@ -114,6 +132,9 @@ class _Member(threading.Thread):
         self._commit()
         self.doing = "closes"
         self._consumer.close()
+
+    def describe(self) -> str:
+        return f"{self.name} {self.doing}, has yet to read {self._least} and reads on at {self._next}"
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         with self._load.lock:

@@ -6,15 +6,20 @@ byte. What clients were promised is checked as after any other fault (`cluster_l
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from crash.cluster_load import SETTINGS, await_in_time, in_sync, metadata_of, takes_records, under_load
+from crash.cluster_evidence import metadata_of
+from crash.cluster_load import SETTINGS, await_in_time, in_sync, takes_records, under_load
 from crash.cluster_processes import ClusterProcesses
+from crash.cluster_registries import ZooKeepers
 from limits.test_full_disk import use_up
 from small_file_system import small_file_system
+from zookeeper_server import ZooKeeperServer
 
 FULL = 2
 MEGABYTES = 64
@@ -30,14 +35,27 @@ def serves_without_full_broker(cluster: ClusterProcesses) -> bool:
     )
 
 
+@contextlib.contextmanager
+def zookeeper(folder: Path) -> Iterator[ZooKeepers]:
+    (folder / "zookeeper").mkdir()
+    server = ZooKeeperServer(folder / "zookeeper")
+    server.start()
+    try:
+        yield ZooKeepers([server], "ottla")
+    finally:
+        server.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mark", [-1, 0], ids=["with a mark", "to the last byte"])
-def test_a_cluster_serves_on_while_one_disk_is_full(tmp_path: Path, mark: int) -> None:
+@pytest.mark.parametrize("registry", ["sqlite", "zookeeper"])
+def test_a_cluster_serves_on_while_one_disk_is_full(tmp_path: Path, mark: int, registry: str) -> None:
     settings = {**SETTINGS, "log.dir.min.free.bytes": mark}
     with (
+        zookeeper(tmp_path) if registry == "zookeeper" else contextlib.nullcontext() as shared,
         small_file_system(tmp_path / f"broker-{FULL}", MEGABYTES) as small,
-        ClusterProcesses(tmp_path, settings) as cluster,
+        ClusterProcesses(tmp_path, settings, shared) as cluster,
         under_load(cluster) as load,
     ):
         await_in_time(lambda: in_sync(cluster), "all replicas to be in sync")

@@ -1,7 +1,8 @@
 """Three brokers are killed, stopped, paused and cut off under load; what clients were promised holds.
 
-The brokers are processes of their own with a network between them. `cluster_load` says what is checked. In
-the long runs the registry fails, too, and clocks jump.
+The brokers are processes of their own with a network between them. `cluster_load` says what is checked. The
+registry fails, too, and clocks jump. The quick run has light load and pauses between faults, so that it takes
+its time but little of the processors.
 
 OTTLA_CRASH_SEED repeats the faults of a run.
 """
@@ -11,8 +12,10 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +27,9 @@ from zookeeper_server import ZooKeeperServer
 
 Kinds = Callable[[random.Random], Iterator[str]]
 PROTOCOLS = ("classic", "consumer")
+QUICK_SECONDS = 60.0
+LIGHT = {"queue": 12, "pause": 0.2}
+"""Some 50 records a second."""
 
 
 def run_faults(
@@ -36,12 +42,13 @@ def run_faults(
     registry: RegistryUnderTest | None = None,
     protocols: Sequence[str] = ("classic",),
     wrong_clocks: bool = False,
+    load: Mapping[str, Any] = {},
 ) -> None:
     seed = int(os.environ.get("OTTLA_CRASH_SEED") or seed)
     print(f"replay with OTTLA_CRASH_SEED={seed}")
     rng = random.Random(seed)
     with ClusterProcesses(folder, SETTINGS, registry, wrong_clocks=wrong_clocks) as cluster:
-        with under_load(cluster, protocols):
+        with under_load(cluster, protocols, **load):
             cause(cluster, rng, kinds(rng), at_once=at_once, gap=gap)
         assert not processes_of(folder)
 
@@ -59,8 +66,8 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def each_kind_once(rng: random.Random) -> Iterator[str]:
-    return iter(rng.sample(KINDS, len(KINDS)))
+def once_each(kinds: Sequence[str]) -> Kinds:
+    return lambda rng: iter(rng.sample(kinds, len(kinds)))
 
 
 def many(count: int, kinds: Sequence[str] = LONG_KINDS) -> Kinds:
@@ -70,8 +77,36 @@ def many(count: int, kinds: Sequence[str] = LONG_KINDS) -> Kinds:
     return choose
 
 
-def test_acknowledged_records_and_commits_survive_every_kind_of_fault(tmp_path: Path) -> None:
-    run_faults(tmp_path, 1, each_kind_once)
+def for_seconds(seconds: float, kinds: Sequence[str]) -> Kinds:
+    """Each once, and then any of them until the time is over."""
+
+    def choose(rng: random.Random) -> Iterator[str]:
+        until = time.monotonic() + seconds
+        yield from rng.sample(kinds, len(kinds))
+        while time.monotonic() < until:
+            yield rng.choice(kinds)
+
+    return choose
+
+
+@pytest.mark.timeout(300)
+def test_acknowledged_records_and_commits_survive_a_minute_of_faults(tmp_path: Path) -> None:
+    registry = SqliteFile(tmp_path / "cluster.sqlite")
+    kinds = (*KINDS, WRONG_CLOCK, *registry.kinds)
+    run_faults(
+        tmp_path,
+        1,
+        for_seconds(QUICK_SECONDS, kinds),
+        gap=3.0,
+        registry=registry,
+        wrong_clocks=True,
+        load=LIGHT,
+    )
+
+
+@pytest.mark.slow
+def test_acknowledged_records_and_commits_survive_each_kind_of_fault(tmp_path: Path) -> None:
+    run_faults(tmp_path, 1, once_each(KINDS))
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from crash.cluster_load import SETTINGS, await_in_time, in_sync, metadata_of, takes_records, under_load
+from crash.cluster_evidence import metadata_of
+from crash.cluster_load import SETTINGS, await_in_time, in_sync, takes_records, under_load
 from crash.cluster_processes import ClusterProcesses
 from crash.cluster_registries import NODES
 from crash.load import PATIENCE, IdempotentLoad

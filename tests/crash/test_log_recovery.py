@@ -17,6 +17,7 @@ from random import Random
 
 import pytest
 
+from effort import examples
 from ottla.protocol.batches import headers
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.storage import flushing
@@ -84,7 +85,7 @@ def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flushing, "SNAPSHOT_INTERVAL", 700)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(examples(3, 6)))
 @pytest.mark.usefixtures("frequent_snapshots")
 def test_a_kill_before_any_file_operation_loses_no_acknowledged_record(seed: int) -> None:
     memory = MemoryDisk()
@@ -105,7 +106,7 @@ def test_a_kill_before_any_file_operation_loses_no_acknowledged_record(seed: int
 def test_a_log_cut_at_any_byte_recovers_exactly_its_whole_batches() -> None:
     store = Store(segment_bytes=100_000, index_interval_bytes=100)
     ends = {0: 0}
-    for end_offset in workload_without_flush(store, 12):
+    for end_offset in workload_without_flush(store, examples(6, 12)):
         ends[store.log.size] = end_offset
     for size in range(store.log.size + 1):
         disk = store.disk.copy()
@@ -163,7 +164,7 @@ def test_a_wrong_byte_anywhere_behind_the_recovery_point_is_noticed(power_lost: 
             assert LAST in after.log.failure.message, f"byte {position}"
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(12, 30)))
 @pytest.mark.usefixtures("frequent_snapshots")
 def test_lost_or_damaged_indexes_and_snapshots_are_rebuilt(seed: int) -> None:
     rng = Random(seed)
@@ -182,7 +183,7 @@ def test_lost_or_damaged_indexes_and_snapshots_are_rebuilt(seed: int) -> None:
     check(Store(disk), end_offset, f"seed {seed}")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(16, 40)))
 @pytest.mark.usefixtures("frequent_snapshots")
 def test_power_loss_at_any_moment_keeps_flushed_records(seed: int) -> None:
     rng = Random(seed)
@@ -219,7 +220,7 @@ def test_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None
     rng = Random(11)
     acknowledged = 0
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    for _ in range(6):
+    for _ in range(examples(3, 6)):
         child = subprocess.Popen(
             [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
         )

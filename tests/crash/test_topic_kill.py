@@ -135,7 +135,7 @@ def run_kills(folder: Path, kills: int) -> None:
 
 
 def test_topics_survive_kills_in_the_middle_of_their_changes(tmp_path: Path) -> None:
-    run_kills(tmp_path, 6)
+    run_kills(tmp_path, 3)
 
 
 @pytest.mark.slow
