@@ -13,12 +13,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.processes import cpu_seconds, user_and_system
+from bench.processes import Meter
+from bench.transaction_clients import TRANSACTION_ROLES
 from bench.wire import (
     Connection,
     fetch_frame,
@@ -29,31 +30,6 @@ from bench.wire import (
 )
 
 _STUCK = 60.0  # seconds without progress after which a client gives up
-
-
-class _Meter:
-    """Wall time and CPU of the brokers between its making and `stop`."""
-
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = pids
-        self._split = self._user_and_system()
-        self._cpu = sum(map(cpu_seconds, pids))
-        self._began = time.perf_counter()
-
-    def _user_and_system(self) -> tuple[float, float]:
-        users, systems = zip(*map(user_and_system, self._pids), strict=True)
-        return sum(users), sum(systems)
-
-    def stop(self) -> dict[str, float]:
-        seconds = time.perf_counter() - self._began
-        cpu = sum(map(cpu_seconds, self._pids)) - self._cpu
-        user, system = self._user_and_system()
-        return {
-            "seconds": seconds,
-            "cpu": cpu,
-            "user": user - self._split[0],
-            "system": system - self._split[1],
-        }
 
 
 def produce(
@@ -78,7 +54,7 @@ def produce(
         producer.produce(topic, values[0], partition=0)
         if producer.flush(_STUCK):
             raise RuntimeError(f"no producer id within {_STUCK} s: {failures}")
-    meter = _Meter(pids)
+    meter = Meter(pids)
     left, progress = count, time.monotonic()
     while left:
         part = messages if left >= group else messages[:left]
@@ -114,7 +90,7 @@ def consume(
     )
     consumer.list_topics(topic, timeout=30)
     group = max(1, min(5000, 1_000_000 // size))
-    meter = _Meter(pids)
+    meter = Meter(pids)
     consumer.assign([TopicPartition(topic, 0, 0)])
     got, progress = 0, time.monotonic()
     last = None
@@ -142,7 +118,7 @@ def single(port: int, pids: list[int], topic: str, size: int, count: int) -> Any
     times = [0] * count
     first = produced_offset(_call(connection, frame), topic)
     gc.disable()
-    meter = _Meter(pids)
+    meter = Meter(pids)
     for i in range(count):
         began = clock()
         send(frame)
@@ -167,7 +143,7 @@ def paced(port: int, pids: list[int], topic: str, size: int, count: int, rate: i
     clock, sleep = time.monotonic_ns, time.sleep
     sent = [0] * count
     gc.disable()
-    meter = _Meter(pids)
+    meter = Meter(pids)
     start = clock() + 20_000_000
     step = 1_000_000_000 // rate
     for i in range(count):
@@ -220,6 +196,7 @@ ROLES: dict[str, Callable[..., Any]] = {
     "single": single,
     "paced": paced,
     "waiting": waiting,
+    **TRANSACTION_ROLES,
 }
 
 

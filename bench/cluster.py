@@ -8,8 +8,11 @@ supervisor counts as well, Kafka as three combined nodes. Passes are those of `b
 of fresh brokers. CPU and memory are those of all processes of a side together.
 
 `failover` kills the leader of a partition (never Kafka's active controller) under a producer with acks=all
-and a consumer, and notes for how long each of them had nothing. `partitions` creates 3,000 partitions and
-looks at the idle brokers. Both sides have their default session timeouts, which are the same.
+and a consumer, and notes for how long each of them had nothing. `partitions`, `restarts` and `controller` are
+those of `bench.many_partitions`: 3,000 partitions created, restarted with, and left without their controller,
+once, and 600 of them in a quick run. What one side does not get done in its time is named below the table,
+and the exit code is 1.
+Both sides have their default session timeouts, which are the same.
 """
 
 from __future__ import annotations
@@ -23,31 +26,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
+from bench import many_partitions
 from bench.measure import Bench, Bulk, Start
 from bench.peers.kafka import VERSION, classpath, free_port, kafka_peer
 from bench.peers.maven import PeerMissing
-from bench.processes import cpu_seconds
 from bench.sides import SETTINGS, Side, create_topic, leader_port, ottla_command
 from bench.table import Line, render
 
 BROKERS = 3
 IDEMPOTENT = Bulk("1kb", "1 KB, idempotent", 1000, 400, {"enable.idempotence": True})
-MEASURES = ["start-up", "idle", "single", "bulk", "failover", "partitions"]
+MEASURES = ["start-up", "idle", "single", "bulk", "failover", *many_partitions.MEASURES]
 _REPLICATED = SETTINGS | {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
 }
-_MANY = 3_000
 _KILLED_AFTER = 4.0
 _GOES_ON = 20.0
+_ATTEMPTS = 6
+"""To have a leader that is not the controller."""
 
 
 @contextmanager
@@ -171,7 +174,7 @@ def _measure_failover(bench: Bench, rounds: int) -> None:
     """Each side alone, with fresh brokers: they do not all survive it."""
     for number in range(rounds):
         for name, start in bench.starts.items():
-            while True:
+            for _ in range(_ATTEMPTS):
                 data = bench.folder / f"{name}-failover-{number}-{time.monotonic_ns()}"
                 try:
                     with start(data) as side:
@@ -180,25 +183,8 @@ def _measure_failover(bench: Bench, rounds: int) -> None:
                     break
                 except _Again:
                     continue
-
-
-# -- many partitions ----------------------------------------------------------------------------------------
-
-
-def _measure_partitions(bench: Bench) -> None:
-    for name, start in bench.starts.items():
-        with start(bench.folder / f"{name}-partitions") as side:
-            admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 3})
-            began = time.monotonic()
-            topics = [NewTopic(f"many-{n}", 100, BROKERS) for n in range(_MANY // 100)]
-            for created in admin.create_topics(topics, request_timeout=300).values():
-                created.result(300)
-            bench.note(name, "partitions created", time.monotonic() - began)
-            time.sleep(15)
-            cpu, began = sum(map(cpu_seconds, side.pids)), time.monotonic()
-            time.sleep(10)
-            used = (sum(map(cpu_seconds, side.pids)) - cpu) / (time.monotonic() - began)
-            bench.note(name, "partitions idle cpu", used * 100)
+            else:
+                raise RuntimeError(f"{name}: the leader was the controller in {_ATTEMPTS} attempts")
 
 
 # -- the table ----------------------------------------------------------------------------------------------
@@ -209,7 +195,7 @@ def lines(bench: Bench, ours: str, theirs: str) -> list[Line]:
         return Line(title, unit, bench.figure(ours, measure), bench.figure(theirs, measure), budget)
 
     name = IDEMPOTENT.name
-    found = [
+    return [
         line("CPU to produce, 1 KB, idempotent", "s/GB", f"produce {name} cpu", 0.35),
         line("CPU to consume, 1 KB", "s/GB", f"consume {name} cpu"),
         line("produce, 1 KB, idempotent", "MB/s", f"produce {name} MB/s"),
@@ -229,10 +215,32 @@ def lines(bench: Bench, ours: str, theirs: str) -> list[Line]:
         ),
         line("Leader killed: producer without an answer", "s", "failover produce", 1.0),
         line("Leader killed: consumer without a record", "s", "failover consume", 1.0),
-        line("3,000 partitions: creation", "s", "partitions created"),
-        line("3,000 partitions: idle CPU", "%", "partitions idle cpu"),
     ]
-    return [one for one in found if one.ours is not None]
+
+
+def _measure(bench: Bench, wanted: set[str], quick: bool) -> list[str]:
+    """One measure after the other. What could not be measured is returned, and the others go on."""
+    partitions = many_partitions.MANY_QUICK if quick else many_partitions.MANY
+    measures: dict[str, Callable[[], None]] = {
+        "start-up": lambda: bench.start_up(1 if quick else 3),
+        "idle": lambda: bench.idle(settle=5, seconds=5 if quick else 10),
+        "single": lambda: bench.second_passes(bench.single),
+        "bulk": lambda: bench.second_passes(bench.bulk(IDEMPOTENT)),
+        "failover": lambda: _measure_failover(bench, 1 if quick else 3),
+    }
+    missed = []
+    began = time.monotonic()
+    for name, measure in measures.items():
+        if name not in wanted:
+            continue
+        print(f"{time.monotonic() - began:.0f} s: {name}", file=sys.stderr, flush=True)
+        try:
+            measure()
+        except (RuntimeError, subprocess.SubprocessError) as problem:
+            missed.append(f"{name}: {problem}")
+    if wanted.intersection(many_partitions.MEASURES):
+        missed += many_partitions.measure(bench, wanted, partitions)
+    return missed
 
 
 def main() -> int:
@@ -257,26 +265,19 @@ def main() -> int:
             prefix="ottla-bench-", dir=arguments.data, ignore_cleanup_errors=True
         ) as folder:
             bench = Bench(starts, Path(folder), rounds=1 if quick else 3, scale=0.25 if quick else 1.0)
-            if "start-up" in wanted:
-                bench.start_up(1 if quick else 3)
-            if "idle" in wanted:
-                bench.idle(settle=5, seconds=5 if quick else 10)
-            if "single" in wanted:
-                bench.second_passes(bench.single)
-            if "bulk" in wanted:
-                bench.second_passes(bench.bulk(IDEMPOTENT))
-            if "failover" in wanted:
-                _measure_failover(bench, 1 if quick else 3)
-            if "partitions" in wanted:
-                _measure_partitions(bench)
+            missed = _measure(bench, wanted, quick)
     except (PeerMissing, RuntimeError, subprocess.SubprocessError) as problem:
         print(f"bench.cluster: could not be measured: {problem}", file=sys.stderr)
         return 2
-    table = lines(bench, ours, theirs)
+    partitions = many_partitions.MANY_QUICK if quick else many_partitions.MANY
+    table = [*lines(bench, ours, theirs), *many_partitions.lines(bench, ours, theirs, partitions)]
+    table = [line for line in table if line.ours is not None or line.theirs is not None]
     print(render(table, ours, theirs))
+    for each in missed:
+        print(f"Not measured: {each}")
     if arguments.json:
         arguments.json.write_text(json.dumps(bench.results, indent=1) + "\n")
-    return 1 if any(line.verdict == "FAIL" for line in table) else 0
+    return 1 if missed or any(line.verdict == "FAIL" for line in table) else 0
 
 
 if __name__ == "__main__":

@@ -154,10 +154,10 @@ class Bench:
 
         def one_pass(side: Side) -> dict[str, float]:
             figures: dict[str, float] = {}
-            with topic_on(side, self._topic_name()) as topic:
+            with topic_on(side, self.topic_name()) as topic:
                 touch_page_cache(self.folder, total + total // 4)
                 for role, config in (("produce", case.config), ("consume", {})):
-                    result = self._client(
+                    result = self.client(
                         role,
                         bootstrap=side.bootstrap,
                         pids=side.pids,
@@ -178,8 +178,8 @@ class Bench:
     def single(self, side: Side, requests: int | None = None) -> dict[str, float]:
         """Single-record requests with acks=all, one at a time on one connection."""
         requests = requests or int(5000 * max(self.scale, 0.4))
-        with topic_on(side, self._topic_name()) as topic:
-            result = self._client(
+        with topic_on(side, self.topic_name()) as topic:
+            result = self.client(
                 "single",
                 port=leader_port(side, topic),
                 pids=side.pids,
@@ -189,7 +189,7 @@ class Bench:
             )
         times = sorted(result["times"])
         shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
-        figures = {f"single {name}": _quantile(times, share) / 1e3 for name, share in shares.items()}
+        figures = {f"single {name}": quantile(times, share) / 1e3 for name, share in shares.items()}
         return figures | {"single cpu": result["cpu"] / requests * 1e6}
 
     def many_singles(self) -> None:
@@ -199,7 +199,7 @@ class Bench:
     def end_to_end(self, side: Side, rate: int = 500) -> dict[str, float]:
         """From the send of a record until a consumer that waits in a long poll has it."""
         records = int(10 * rate * max(self.scale, 0.4))
-        with topic_on(side, self._topic_name()) as topic:
+        with topic_on(side, self.topic_name()) as topic:
             # One record in front, by which the producer learns the offset.
             port = leader_port(side, topic)
             consumer = _start_client(
@@ -208,7 +208,7 @@ class Bench:
             try:
                 if consumer.stdout is None or consumer.stdout.readline() != b"ready\n":
                     raise RuntimeError("the waiting consumer did not start")
-                sent = self._client(
+                sent = self.client(
                     "paced",
                     port=port,
                     pids=side.pids,
@@ -224,8 +224,8 @@ class Bench:
                     consumer.wait()
         delays = sorted(a - s for s, a in zip(sent["sent"], arrived, strict=True))
         return {
-            "end-to-end p50": _quantile(delays, 0.5) / 1e3,
-            "end-to-end p99": _quantile(delays, 0.99) / 1e3,
+            "end-to-end p50": quantile(delays, 0.5) / 1e3,
+            "end-to-end p99": quantile(delays, 0.99) / 1e3,
             "end-to-end cpu": sent["cpu"] / records * 1e6,
         }
 
@@ -243,10 +243,10 @@ class Bench:
 
     # -- clients ------------------------------------------------------------------------------------------
 
-    def _topic_name(self) -> str:
+    def topic_name(self) -> str:
         return f"bench-{next(self._names)}"
 
-    def _client(self, role: str, **spec: Any) -> Any:
+    def client(self, role: str, **spec: Any) -> Any:
         before, used = MachineTime.now(), self._known_cpu()
         process = _start_client(role, spec)
         answer = _finish_client(process)
@@ -288,5 +288,5 @@ def _finish_client(process: subprocess.Popen[bytes]) -> Any:
     return json.loads(out.splitlines()[-1])
 
 
-def _quantile(ordered: list[int], share: float) -> float:
+def quantile(ordered: list[int], share: float) -> float:
     return float(ordered[min(len(ordered) - 1, int(len(ordered) * share))])

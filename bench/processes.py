@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,31 @@ def memory_mb(pid: int, field: str = "VmRSS") -> float:
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024 / 1e6
     raise LookupError(f"no {field} for process {pid}")
+
+
+class Meter:
+    """Wall time and CPU of the brokers between its making and `stop`."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._split = self._user_and_system()
+        self._cpu = sum(map(cpu_seconds, pids))
+        self._began = time.perf_counter()
+
+    def _user_and_system(self) -> tuple[float, float]:
+        users, systems = zip(*map(user_and_system, self._pids), strict=True)
+        return sum(users), sum(systems)
+
+    def stop(self) -> dict[str, float]:
+        seconds = time.perf_counter() - self._began
+        cpu = sum(map(cpu_seconds, self._pids)) - self._cpu
+        user, system = self._user_and_system()
+        return {
+            "seconds": seconds,
+            "cpu": cpu,
+            "user": user - self._split[0],
+            "system": system - self._split[1],
+        }
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 
     python -m bench [--quick] [--only NAME]... [--json FILE] [--without-kafka | --calibrate] [--data DIR]
 
-The whole run takes about 25 minutes, `--quick` (no late passes) about seven. `--calibrate` puts Kafka on both
+The whole run takes about 35 minutes, `--quick` (no late passes) about ten. `--calibrate` puts Kafka on both
 sides: every ratio should then be 1, and how far it is from 1 is what this machine's noise is worth today.
 Exit code 1 when a budget is missed, 2 when something could not be measured. docs/benchmarks.md says what the
 lines mean.
@@ -30,7 +30,7 @@ if not __package__:  # run as a script: `python bench/run.py`
 from confluent_kafka import KafkaException
 
 import ottla
-from bench import attacks, cleaner, groups
+from bench import attacks, cleaner, client, groups, transactions
 from bench.measure import BULKS, Bench, Pass, Start
 from bench.peers.kafka import VERSION, classpath
 from bench.peers.maven import PeerMissing
@@ -45,6 +45,8 @@ MEASURES = [
     *(f"bulk-{b.name}" for b in BULKS),
     "cleaner",
     "groups",
+    "transactions",
+    "client",
     "attacks",
 ]
 
@@ -118,6 +120,10 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line],
             noise=bench.noise,
             say=_say,
         )
+    if "transactions" in wanted and not arguments.calibrate:
+        table += transactions.measure(
+            folder, quick=quick, with_kafka=not arguments.without_kafka, noise=bench.noise, say=_say
+        )
     if arguments.calibrate:
         table = [replace(line, budget=None) for line in table]
     return bench, table, (ours, theirs)
@@ -145,6 +151,9 @@ def main() -> int:
             prefix="ottla-bench-", dir=arguments.data, ignore_cleanup_errors=True
         ) as folder:
             bench, table, names = run(arguments, Path(folder))
+            clients: list[client.Row] = []
+            if "client" in (arguments.only or MEASURES) and not arguments.calibrate:
+                clients = client.measure(Path(folder), quick=True, say=_say)
             rows: list[attacks.Row] = []
             if "attacks" in (arguments.only or MEASURES) and not arguments.calibrate:
                 rows = attacks.measure(
@@ -160,6 +169,9 @@ def main() -> int:
     conditions = _conditions(bench, time.monotonic() - began, arguments.quick)
     print(render(table, *names))
     print()
+    if clients:
+        print(client.render(clients))
+        print()
     if rows:
         print(attacks.render(rows, *names))
         print()
@@ -168,15 +180,16 @@ def main() -> int:
         report = {
             "conditions": conditions,
             "lines": [line.as_json() for line in table],
+            "clients": [row.as_json() for row in clients],
             "attacks": [row.as_json() for row in rows],
             "rounds": bench.results,
             "noise": {"cores": bench.noise.shares, "steal": bench.noise.steal},
         }
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    missed = [line for line in table if line.verdict == "FAIL"]
-    if not missed:
+    judged = [line.verdict for line in table if line.budget] + [row.verdict for row in clients]
+    if "FAIL" not in judged:
         return 0
-    print(f"{len(missed)} of {sum(1 for line in table if line.budget)} budgets missed.")
+    print(f"{judged.count('FAIL')} of {len(judged)} budgets missed.")
     return 1
 
 

@@ -90,19 +90,19 @@ def kafka_side(data: Path, name: str = "Kafka", extra: Mapping[str, str] | None 
 
 
 @contextmanager
-def topic_on(side: Side, name: str) -> Iterator[str]:
-    """A topic of one partition, with a replica on every broker, for the length of a measurement."""
-    admin = create_topic(side, name)
+def topic_on(side: Side, name: str, partitions: int = 1) -> Iterator[str]:
+    """A topic with a replica on every broker, for the length of a measurement."""
+    admin = create_topic(side, name, partitions)
     try:
         yield name
     finally:
         admin.delete_topics([name])[name].result(30)
 
 
-def create_topic(side: Side, name: str) -> AdminClient:
+def create_topic(side: Side, name: str, partitions: int = 1) -> AdminClient:
     """The same for as long as the brokers are there."""
     admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 3})
-    admin.create_topics([NewTopic(name, 1, len(side.ports))])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, len(side.ports))])[name].result(30)
     return admin
 
 

@@ -127,14 +127,18 @@ def micro_batches(connector: Connector, topic: str, count: int) -> tuple[float, 
     Asking for the latest offset is left out of the batch: one connector waits there for data and the other
     does not. Sending until done has all of it.
     """
-    query = _start_idle(connector, topic)
+    return timed_batches(_start_idle(connector, topic), connector.bootstrap, topic, count)
+
+
+def timed_batches(query: StreamingQuery, bootstrap: str, topic: str, count: int) -> tuple[float, float]:
+    """The same for a query that is started; it is stopped at the end."""
     took: list[float] = []
     whole: list[float] = []
     try:
         for number in range(count + 3):
             before = _done(query)
             sent = time.time()
-            _send_one(connector.bootstrap, topic)
+            _send_one(bootstrap, topic)
             progress = _wait_for_rows(query, before)
             if number >= 3:  # the first batches meet code that was never run
                 duration = progress["durationMs"]

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.pipeline import cases, topics
 from bench.pipeline.cases import Connector
+from bench.pipeline.deliveries import measure_deliveries
 from bench.pipeline.starts import measure_starts
 from bench.pipeline.table import Line, render
 from bench.processes import MachineTime
@@ -41,7 +42,7 @@ from ottla.pipeline.spark.connector_jars import ConnectorMissing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MEASURES = ["starts", "read", "write", "pipelines", "micro-batch", "idle"]
+MEASURES = ["starts", "read", "write", "pipelines", "delivery", "micro-batch", "idle"]
 OURS, THEIRS = "ottla", "kafka"
 SIZES = [("100b", "100 B", 100), ("1kb", "1 KB", 1000)]
 _CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
@@ -61,6 +62,8 @@ class Bench:
         self.scale = scale
         self.results: dict[str, dict[str, list[float]]] = {}
         self.steal: list[float] = []
+        self.deliveries: list[Line] = []
+        """Exactly once beside at least once: a table of its own."""
 
     def count(self, full: int) -> int:
         return max(1_000, int(full * self.scale))
@@ -201,7 +204,8 @@ def _target(connector: Connector) -> Iterator[str]:
         topics.drop_topic(connector.bootstrap, name)
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line]]:
+def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line], list[Line]]:
+    """The figures of the rounds, the lines of starts beside bare Spark, and those of both connectors."""
     wanted, quick = set(arguments.only or MEASURES), arguments.quick
     starts: list[Line] = []
     if "starts" in wanted:
@@ -209,12 +213,12 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line]]
         with ottla_side(folder / "broker-for-starts") as side:
             starts = measure_starts(side.bootstrap, folder, 1 if quick else 5)
     if wanted == {"starts"}:
-        return Bench([], 0, 1.0), starts
+        return Bench([], 0, 1.0), starts, []
     with ottla_side(folder / "broker") as side, _session(folder, arguments.without_connector) as spark:
         formats = [OURS] if arguments.without_connector else [OURS, THEIRS]
         connectors = [Connector(f, f, spark, side.bootstrap, folder) for f in formats]
         bench = Bench(connectors, rounds=2 if quick else 5, scale=0.2 if quick else 1.0)
-        table = starts
+        table: list[Line] = []
         if "read" in wanted:
             _say("reading")
             table += measure_reading(bench, side.bootstrap)
@@ -224,13 +228,18 @@ def run(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, list[Line]]
         if "pipelines" in wanted:
             bench.rounds = 1 if quick else 3
             table += measure_pipelines(bench, side.bootstrap)
+        if "delivery" in wanted:
+            _say("delivery")
+            bench.deliveries = measure_deliveries(
+                spark, side.bootstrap, folder, bench.count(400_000), 1 if quick else 3, 10 if quick else 30
+            )
         if "micro-batch" in wanted:
             _say("micro-batches")
             table += measure_micro_batches(bench, side.bootstrap, 10 if quick else 30)
         if "idle" in wanted:
             _say("streams without data")
             table += measure_rest(bench, side.bootstrap, 8 if quick else 30)
-        return bench, table
+        return bench, starts, table
 
 
 @contextmanager
@@ -273,7 +282,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(
             prefix="ottla-bench-", dir=arguments.data, ignore_cleanup_errors=True
         ) as folder:
-            bench, table = run(arguments, Path(folder))
+            bench, starts, table = run(arguments, Path(folder))
     except ConnectorMissing as missing:
         _say(f"Spark's Kafka connector cannot be measured here: {missing}")
         _say("with --without-connector ours is measured alone, and no ratio is judged")
@@ -287,17 +296,22 @@ def main() -> int:
         f"{'quick' if arguments.quick else 'whole'} run of {time.monotonic() - began:.0f} s. "
         f"The hypervisor took {sum(steal) / len(steal):.2f} cores meanwhile."
     )
-    print(render(table, 'format("ottla")', 'format("kafka")'))
-    print()
+    for lines, ours, theirs in (
+        (starts, "ottla pipeline", "bare Spark"),
+        (table, 'format("ottla")', 'format("kafka")'),
+        (bench.deliveries, "exactly once", "at least once"),
+    ):
+        if lines:
+            print(render(lines, ours, theirs), end="\n\n")
     print(conditions)
     if arguments.json:
         report = {
             "conditions": conditions,
-            "lines": [line.as_json() for line in table],
+            "lines": [line.as_json() for line in (*starts, *table, *bench.deliveries)],
             "rounds": bench.results,
         }
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    judged = [line for line in table if line.budget]
+    judged = [line for line in (*starts, *table) if line.budget]
     if any(line.verdict == "FAIL" for line in judged):
         missed = sum(line.verdict == "FAIL" for line in judged)
         print(f"{missed} of {len(judged)} budgets missed.")
