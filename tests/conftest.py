@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,7 @@ LONG = (
     "pipeline/test_cli_pipeline.py",
     "pipeline/test_launch.py",
     "pipeline/test_news_demo.py",
+    "crash/test_cluster_kill.py",
     "crash/test_broker_kill.py",
     "crash/test_topic_kill.py",
     "limits/test_memory.py",
@@ -46,16 +48,22 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(wrapper=True)  # before xdist's own, which reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     files = sorted({item.path for item in items if _uses_spark(item)})
+    places = {path: _place(path) for path in {item.path for item in items}}
     for item in items:
         if _uses_spark(item):
             item.add_marker(pytest.mark.xdist_group(f"spark-{files.index(item.path) % SPARK_GROUPS}"))
-    items.sort(key=lambda item: next((n for n, name in enumerate(LONG) if item.path.match(name)), len(LONG)))
+    items.sort(key=lambda item: places[item.path])
     yield
     if config.getoption("loadgroup", False):
         # In a pytest that xdist does not fit, groups are ignored without a word: every process starts Spark.
         lost = [item.nodeid for item in items if _uses_spark(item) and "@spark-" not in item.nodeid]
         if lost:
             raise pytest.UsageError(f"this pytest-xdist does not set the group of {lost[0]}")
+
+
+def _place(path: Path) -> int:
+    """Where a file comes in the order of the run."""
+    return next((number for number, name in enumerate(LONG) if path.match(name)), len(LONG))
 
 
 def _uses_spark(item: pytest.Item) -> bool:
