@@ -62,7 +62,7 @@ class SendBuffer:
         finalize(self, self._stopping.set)
 
     def __len__(self) -> int:
-        """How many records are not answered."""
+        """How many records are not answered; librdkafka counts its own events too, until they are polled."""
         return 0 if self.closed else len(self._client)
 
     def deadline(self) -> float:
