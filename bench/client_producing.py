@@ -20,8 +20,8 @@ from confluent_kafka import KafkaError, Message, Producer
 import ottla
 
 Figures = dict[str, float]
-TASKS = 1_000
-"""How many coroutines wait for their records at once."""
+TASKS = 4_000
+"""How many coroutines wait for their records at once: so many that the linger is not what is measured."""
 RARELY = 1_000
 """A plain producer that polls rarely does so after so many records."""
 

@@ -26,6 +26,7 @@ from ottla.client import (
     TimedOutError,
     UnknownTopicError,
 )
+from ottla.client.producer import SENDS_BETWEEN_POLLS
 
 Reader = Callable[[str], list[Message]]
 NOBODY = "127.0.0.1:1"
@@ -159,6 +160,19 @@ def test_several_threads_share_a_producer(servers: str, topic: str, read_all: Re
         assert mine[:-1] == [b"%d-%d" % (thread, n) for n in range(300)], (
             "each thread's records keep their order"
         )
+
+
+def test_results_come_without_a_further_call_after_a_burst_of_sends(servers: str, topic: str) -> None:
+    with ottla.Producer(servers) as producer:
+        for number in range(3 * SENDS_BETWEEN_POLLS):
+            producer.send(topic, b"%d" % number)
+        until(lambda: len(producer) == 0, "results")
+
+        async def run() -> int:
+            futures = [await producer.asubmit(topic, b"a") for _ in range(3 * SENDS_BETWEEN_POLLS)]
+            return len({(result.partition, result.offset) for result in await asyncio.gather(*futures)})
+
+        assert asyncio.run(run()) == 3 * SENDS_BETWEEN_POLLS
 
 
 def test_a_full_buffer_makes_senders_wait_and_loses_nothing(

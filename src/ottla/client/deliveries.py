@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from ottla.client.configuration import LOG
@@ -19,15 +20,15 @@ from ottla.client.librdkafka import confluent_kafka
 from ottla.client.log_throttle import LogThrottle
 from ottla.client.records import RecordMetadata
 
+_NEW = tuple.__new__
+"""Makes a named tuple in half the time that its own constructor takes: there is one for each record."""
+
 
 def metadata_of(message: confluent_kafka.Message) -> RecordMetadata:
     kind, timestamp = message.timestamp()
-    return RecordMetadata(
-        message.topic() or "",
-        message.partition() or 0,
-        -1 if (offset := message.offset()) is None else offset,
-        timestamp if kind else None,
-    )
+    offset = message.offset()
+    place = message.topic() or "", message.partition() or 0, -1 if offset is None else offset
+    return _NEW(RecordMetadata, (*place, timestamp if kind else None))
 
 
 def send_error(error: confluent_kafka.KafkaError, topic: str | None) -> ClientError:
@@ -102,12 +103,18 @@ class LoopResults:
             except RuntimeError:  # the loop is closed, and with it everybody who waited
                 LOG.warning("the event loop closed before the result of a send to %r", message.topic())
 
+    def poll(self, poll: Callable[[], None]) -> None:
+        """Within the event loop: deal with the results that are there."""
+        self._waking = True
+        poll()
+        self._hand_over()
+
     def _hand_over(self) -> None:
         self._waking = False  # before the first result is taken: what is appended later wakes again
         ready = self._ready
         while ready:
             future, result = ready.popleft()
-            if future.done():  # cancelled by the application
+            if future.cancelled():  # by the application
                 continue
             if isinstance(result, ClientError):
                 future.set_exception(result)

@@ -50,10 +50,12 @@ class Incoming(Seeking):
         """What librdkafka has: `consume` alone would wait for a full batch."""
         moved = self._moves
         self._missing.look(self._consumer, time.monotonic())
-        first = self._consumer.poll(wait)
-        if first is None:
-            return []
-        messages = [first, *self._consumer.consume(limit - 1, 0.0)] if limit > 1 else [first]
+        messages = self._consumer.consume(limit, 0.0)
+        if not messages:
+            first = self._consumer.poll(wait)
+            if first is None:
+                return []
+            messages = [first, *self._consumer.consume(limit - 1, 0.0)] if limit > 1 else [first]
         if self._moves != moved:  # a rebalance in between
             messages = [each for each in messages if each.error() or place_of(each) in self._assigned]
         if any(map(Message.error, messages)):

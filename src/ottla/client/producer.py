@@ -1,7 +1,8 @@
 """The producer: a record passes interceptors, serializers and the partitioner, then librdkafka's batch.
 
 `send` returns when the record is in librdkafka's buffer; `send_and_wait`, `submit` and `asend` give its
-result. A thread of the producer polls librdkafka, so callbacks come whatever the application does. A full
+result. A thread of the producer polls librdkafka, so callbacks come whatever the application does; a thread
+that sends without a pause polls too, so callbacks may come in it. A full
 buffer makes senders wait (`max_block_ms`), in the async form without holding the event loop. Where neither
 interceptors, serializers nor a partitioner in Python are set, a record goes to librdkafka with one call.
 
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from itertools import cycle
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,6 +41,8 @@ from ottla.client.transactions import Transaction, TransactionalConsumer, Transa
 
 CLOSE_SECONDS = 30.0
 TRANSACTION_SECONDS = 60.0
+SENDS_BETWEEN_POLLS = 200
+"""So many records that a sender does not wait for, until it deals with the results of earlier ones."""
 
 
 class Producer:
@@ -113,6 +117,7 @@ class Producer:
         # A transaction tells of its failures when it is committed: its records need no report of their own.
         reports = report_failures and self._transactions is None
         self._on_failure: Callback | None = self._note_failure if reports else None
+        self._polls = cycle((False,) * (SENDS_BETWEEN_POLLS - 1) + (True,)).__next__
         process_life.opened(self)
 
     def __repr__(self) -> str:
@@ -149,6 +154,8 @@ class Producer:
         except (BufferError, *REFUSALS) as failure:
             arguments = (topic, value, key, place, self._on_failure, None, timestamp or 0, headers)
             self._buffer.enqueue_after(failure, arguments, self._buffer.deadline())
+        if self._polls():
+            self._buffer.poll()
 
     def submit(
         self,
@@ -208,9 +215,13 @@ class Producer:
         callback = partial(results.resolve, future)
         if self._direct:
             place = -1 if partition is None else partition
-            await self._buffer.aenqueue(
-                (topic, value, key, place, callback, None, timestamp or 0, headers), results
-            )
+            try:
+                self._produce(topic, value, key, place, callback, None, timestamp or 0, headers)
+            except (BufferError, *REFUSALS) as failure:
+                arguments = (topic, value, key, place, callback, None, timestamp or 0, headers)
+                await self._buffer.aenqueue_after(failure, arguments, results)
+            if self._polls():
+                results.poll(self._buffer.poll)
             return future
         record = self._outgoing.record(topic, value, key, partition, timestamp, headers)
         if record is None:

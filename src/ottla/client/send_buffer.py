@@ -1,4 +1,4 @@
-"""librdkafka's buffer of records to send, and the thread that polls for their results.
+"""librdkafka's buffer of records to send.
 
 A record that finds the buffer full waits, one behind the other and for at most `max_block` seconds, as a
 thread or as a task of an event loop. What librdkafka refuses at once becomes an error of ours here.
@@ -26,16 +26,15 @@ from ottla.client.errors import (
 )
 from ottla.client.librdkafka import confluent_kafka
 from ottla.client.outgoing import Arguments, no_serializer
+from ottla.client.polling import Poller
 from ottla.client.transactions import TransactionState
 
 REFUSALS = (TypeError, ValueError, RuntimeError, confluent_kafka.KafkaException)
 """What confluent-kafka raises for a record that it does not take."""
 
 _STALE = ("_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
-_POLL_SECONDS = 0.1
 _FULL_SECONDS = 0.005
 _FLUSH_SLICE = 0.1
-_JOIN_SECONDS = 2.0
 
 
 class SendBuffer:
@@ -54,12 +53,9 @@ class SendBuffer:
         self.closed = False
         self._full = threading.Lock()
         """Held by the thread that waits for room in the buffer; others wait behind it."""
-        self._stopping = threading.Event()
-        self._poller = threading.Thread(
-            target=_poll, args=(client, self._stopping), name="ottla-producer", daemon=True
-        )
-        self._poller.start()
-        finalize(self, self._stopping.set)
+        self._poller = Poller(client)
+        self.poll = self._poller.poll_as_sender
+        finalize(self, self._poller.stop)
 
     def __len__(self) -> int:
         """How many records are not answered; librdkafka counts its own events too, until they are polled."""
@@ -90,6 +86,7 @@ class SendBuffer:
             while not self._enqueued(arguments):
                 if time.monotonic() >= deadline:
                     raise self._buffer_full(arguments)
+                self._poller.wake()
                 time.sleep(_FULL_SECONDS)
         finally:
             self._full.release()
@@ -97,10 +94,12 @@ class SendBuffer:
     async def aenqueue(self, arguments: Arguments, results: LoopResults) -> None:
         try:
             self.produce(*arguments)
-            return
-        except BufferError:
-            pass
-        except REFUSALS as failure:
+        except (BufferError, *REFUSALS) as failure:
+            await self.aenqueue_after(failure, arguments, results)
+
+    async def aenqueue_after(self, failure: Exception, arguments: Arguments, results: LoopResults) -> None:
+        """`enqueue_after` from a coroutine."""
+        if not isinstance(failure, BufferError):
             if not (_is_stale(failure) and await asyncio.to_thread(self._refresh, arguments[0])):
                 raise self._refusal(failure, arguments) from failure
             if self._enqueued(arguments):
@@ -110,6 +109,7 @@ class SendBuffer:
             while not self._enqueued(arguments):
                 if time.monotonic() >= deadline:
                     raise self._buffer_full(arguments)
+                self._poller.wake()
                 await asyncio.sleep(_FULL_SECONDS)
 
     def _enqueued(self, arguments: Arguments) -> bool:
@@ -182,11 +182,8 @@ class SendBuffer:
             self._client.purge()
             self._client.flush(_FLUSH_SLICE)
         self.closed = True
-        self._stopping.set()
-        if self._poller is not threading.current_thread():  # it closes the producer from a callback
-            self._poller.join(_JOIN_SECONDS)
-            if self._transactions is None or self._transactions.is_sound:
-                self._client.close()
+        if self._poller.stop_and_wait() and (self._transactions is None or self._transactions.is_sound):
+            self._client.close()
 
     def abandon(self) -> None:
         """This process was forked from the buffer's: refuse everything, free nothing."""
@@ -197,17 +194,6 @@ class SendBuffer:
 def _is_stale(failure: Exception) -> bool:
     """Whether librdkafka refused a topic or partition that may be there by now."""
     return isinstance(failure, confluent_kafka.KafkaException) and failure.args[0].name() in _STALE
-
-
-def _poll(client: confluent_kafka.Producer, stopping: threading.Event) -> None:
-    """The producer's thread: it has no reference to the producer, which may therefore be collected."""
-    while not stopping.is_set():
-        try:
-            client.poll(_POLL_SECONDS)
-        except confluent_kafka.KafkaException as fatal:
-            LOG.error("the producer is of no use any more: %s", fatal.args[0].str())
-        except Exception:  # noqa: BLE001 - from a callback of the application: the next ones must still come
-            LOG.exception("a callback of the producer failed")
 
 
 def _closed(*_: object) -> NoReturn:

@@ -1,0 +1,106 @@
+"""The thread that polls for a producer's results, and senders that poll in its place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from ottla.client import polling
+from ottla.client.polling import Poller
+
+PATIENCE = 30.0
+
+
+class Client:
+    """In the place of librdkafka's producer: counts the polls of the thread and those of senders."""
+
+    def __init__(self) -> None:
+        self.by_thread = self.by_senders = 0
+        self.failure: Exception | None = None
+        self.result = threading.Event()
+
+    def poll(self, timeout: float) -> int:
+        if threading.current_thread().name == "ottla-producer":
+            self.by_thread += 1
+            self.result.wait(0.001)
+        else:
+            self.by_senders += 1
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        return 0
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.fixture
+def poller(client: Client) -> Iterator[Poller]:
+    poller = Poller(cast(Any, client))
+    yield poller
+    assert poller.stop_and_wait()
+
+
+@pytest.fixture
+def long_stand_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 10 * PATIENCE)
+
+
+def test_the_thread_polls_while_nobody_else_does(client: Client, poller: Poller) -> None:
+    until(lambda: client.by_thread >= 3)
+    assert client.by_senders == 0
+
+
+def test_the_thread_stands_back_while_senders_poll_and_polls_again_after_them(
+    client: Client, poller: Poller
+) -> None:
+    deadline = time.monotonic() + 0.2
+    while time.monotonic() < deadline:
+        poller.poll_as_sender()
+    assert client.by_senders > 5 * client.by_thread
+    before = client.by_thread
+    until(lambda: client.by_thread >= before + 3)
+
+
+@pytest.mark.usefixtures("long_stand_back")
+def test_the_thread_polls_at_once_when_it_is_woken(client: Client, poller: Poller) -> None:
+    poller.poll_as_sender()
+    until(lambda: not poller._sender_polled)
+    before = client.by_thread
+    poller.wake()
+    until(lambda: client.by_thread > before)
+
+
+@pytest.mark.usefixtures("long_stand_back")
+def test_a_thread_that_stands_back_ends_at_once(client: Client, poller: Poller) -> None:
+    poller.poll_as_sender()
+    until(lambda: not poller._sender_polled)
+    began = time.monotonic()
+    assert poller.stop_and_wait()
+    assert time.monotonic() - began < PATIENCE
+
+
+def test_errors_of_callbacks_are_logged_for_senders_and_thread(
+    client: Client, poller: Poller, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.failure = KafkaException(KafkaError(KafkaError._FATAL, "fenced"))
+    poller.poll_as_sender()
+    client.failure = ZeroDivisionError("in a callback")
+    until(lambda: client.failure is None)
+    poller.poll_as_sender()
+    until(lambda: "a callback of the producer failed" in caplog.text)
+    assert "the producer is of no use any more" in caplog.text
