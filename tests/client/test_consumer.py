@@ -59,6 +59,18 @@ def test_batches_are_as_large_as_asked_for_and_come_at_once(servers: str, topic:
         assert time.monotonic() - began < PATIENCE / 2, "it waited for a full batch"
 
 
+def test_a_consumer_that_is_not_read_from_keeps_no_partitions(servers: str, topic: str) -> None:
+    fill(servers, topic, numbers(0, 30))
+    name = group()
+    with (
+        ottla.Consumer(topic, bootstrap_servers=servers, group_id=name) as idle,
+        ottla.Consumer(topic, bootstrap_servers=servers, group_id=name) as busy,
+    ):
+        assert len(read(busy, 30)) == 30
+        assert len(busy.assignment()) == 3
+        until(lambda: (idle.poll(0.01), busy.poll(0.01), idle.assignment())[-1], "share of the other member")
+
+
 def test_a_consumer_reads_several_topics_and_patterns(servers: str, make_topic: Callable[[int], str]) -> None:
     first, second, third = make_topic(1), make_topic(1), make_topic(1)
     for name in (first, second, third):

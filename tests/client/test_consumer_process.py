@@ -11,6 +11,7 @@ FORGET = """
 import gc, sys, time, ottla
 servers, topic, group = sys.argv[1:]
 consumer = ottla.Consumer(topic, bootstrap_servers=servers, group_id=group)
+consumer.poll(0)  # joins the group
 with ottla.Admin(servers) as admin:
     deadline = time.monotonic() + 60
     while not any(each.assignment for each in admin.describe_groups(group)[group].members):

@@ -281,12 +281,11 @@ def test_revoked_partitions_are_finished_or_dropped(servers: str, topic: str, sl
     for partition in range(3):
         fill(servers, topic, numbers(0, 10), partition=partition)
     first = ottla.Consumer(topic, bootstrap_servers=servers, group_id=name)
-    second = ottla.Consumer(bootstrap_servers=servers, group_id=name)  # joins when the first is at work
+    second = ottla.Consumer(topic, bootstrap_servers=servers, group_id=name)
     limits = {"workers": 6, "max_in_flight": 30, "finish_timeout": 0.2 if slow else 20.0}
     with first, second:
         with Running(Pool(work, first, **limits)):  # type: ignore[arg-type]
             until(lambda: len(begun) >= 6, "work")
-            second.subscribe(topic)
             with Running(Pool(work, second, **limits)):  # type: ignore[arg-type]
                 until(lambda: second.assignment(), "share of the second member")
                 until(lambda: len(begun) == 30, "start of all work")

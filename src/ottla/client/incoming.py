@@ -7,6 +7,7 @@ yet. Messages that an interrupt has lost on their way are read again.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from ottla.client.configuration import LIBRDKAFKA_LOG
 from ottla.client.errors import ClientError, error_from
@@ -38,6 +39,8 @@ class Incoming(Seeking):
         super().__init__(consumer, buffer)
         self.group_id = group_id
         self._start = start
+        self._join: Callable[[], None] | None = None
+        """A subscription that librdkafka does not know yet."""
         self._missing = MissingTopics()
         self._raw: list[Message] = []
         """Messages that were read and not converted: the first one is bad, and its error was raised."""
@@ -48,6 +51,9 @@ class Incoming(Seeking):
 
     def _messages(self, limit: int, wait: float) -> list[Message]:
         """What librdkafka has: `consume` alone would wait for a full batch."""
+        if self._join is not None:
+            join, self._join = self._join, None
+            join()
         moved = self._moves
         self._missing.look(self._consumer, time.monotonic())
         messages = self._consumer.consume(limit, 0.0)

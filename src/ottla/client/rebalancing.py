@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from ottla.client.commits import Committer, as_offset
@@ -52,20 +53,25 @@ class Rebalancing(Incoming):
         """A pool that works on the records, told of partitions that go: revoked, or lost."""
 
     def subscribe(self, *topics: str | re.Pattern[str]) -> None:
-        """Read these topics as a member of the group, in place of those before."""
+        """Read these topics as a member of the group, in place of those before.
+
+        The group is joined when the consumer is first read from: a member that does not read would keep
+        partitions from the others.
+        """
         if self.group_id is None:
             raise ConfigurationError("a consumer that subscribes needs a group_id")
-        try:
-            self._consumer.subscribe(
-                subscription(topics, posix=self.config["group.protocol"] == "classic"),
-                on_assign=self._on_assign,
-                on_revoke=self._on_revoke,
-                on_lost=self._on_lost,
-            )
-        except confluent_kafka.KafkaException as failure:
-            raise error_from(failure.args[0], f"cannot subscribe to {topics}") from failure
+        names = subscription(topics, posix=self.config["group.protocol"] == "classic")
+        self._join = partial(self._subscribe, names)
         self._topics = topics
         self._missing.keep(topic for topic in topics if isinstance(topic, str))
+
+    def _subscribe(self, names: list[str]) -> None:
+        try:
+            self._consumer.subscribe(
+                names, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            )
+        except confluent_kafka.KafkaException as failure:
+            raise error_from(failure.args[0], f"cannot subscribe to {self._topics}") from failure
 
     def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
         """Read these partitions without the group's help; a mapping says from which offset.
@@ -74,6 +80,7 @@ class Rebalancing(Incoming):
         """
         offsets = dict(partitions) if isinstance(partitions, Mapping) else {}
         names = [TopicPartition(*each) for each in partitions]
+        self._join = None
         self._forget(list(self._assigned))
         self._first = {name: offset for name, offset in offsets.items() if offset >= 0}
         self._set_assigned(names)
