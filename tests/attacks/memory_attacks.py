@@ -65,7 +65,7 @@ def unfinished_frames(target: Target) -> None:
     with ExitStack() as stack:
         for _ in range(1_000):
             client = stack.enter_context(target.client())
-            with suppress(ConnectionError):  # cut off, to make room for the next
+            with suppress(ConnectionError):  # cut off, to make space for the next
                 client.socket.sendall((60_000).to_bytes(4, "big") + b"\0" * 59_000)
         with target.client() as other:  # answered when what was sent before has been read
             for _ in range(20):

@@ -193,7 +193,7 @@ def test_a_full_buffer_makes_senders_wait_and_loses_nothing(
     assert values[2_000:] == [b"a"] * 1_000
 
 
-def test_waiting_for_room_does_not_hold_the_event_loop_and_ends() -> None:
+def test_waiting_for_space_does_not_hold_the_event_loop_and_ends() -> None:
     async def run() -> int:
         producer = ottla.Producer(NOBODY, max_block_ms=500, config={"queue.buffering.max.messages": 1})
         await producer.asubmit("t", b"first")
@@ -202,7 +202,7 @@ def test_waiting_for_room_does_not_hold_the_event_loop_and_ends() -> None:
         while not waiting.done():
             turns += 1
             await asyncio.sleep(0.01)
-        with pytest.raises(QueueFullError, match="no room for a record to 't'"):
+        with pytest.raises(QueueFullError, match="no space for a record to 't'"):
             await waiting
         await producer.aclose(0.1)
         return turns

@@ -52,7 +52,7 @@ class SendBuffer:
         self.produce: Callable[..., None] = client.produce
         self.closed = False
         self._full = threading.Lock()
-        """Held by the thread that waits for room in the buffer; others wait behind it."""
+        """Held by the thread that waits for space in the buffer; others wait behind it."""
         self._poller = Poller(client)
         self.poll = self._poller.poll_as_sender
         finalize(self, self._poller.stop)
@@ -72,7 +72,7 @@ class SendBuffer:
             self.enqueue_after(failure, arguments, deadline)
 
     def enqueue_after(self, failure: Exception, arguments: Arguments, deadline: float) -> None:
-        """Try once more after a first failure: when there is room in the buffer, or the topic is known
+        """Try once more after a first failure: when there is space in the buffer, or the topic is known
         better.
         """
         if not isinstance(failure, BufferError):
@@ -113,7 +113,7 @@ class SendBuffer:
                 await asyncio.sleep(_FULL_SECONDS)
 
     def _enqueued(self, arguments: Arguments) -> bool:
-        """Whether there was room in the buffer."""
+        """Whether there was space in the buffer."""
         try:
             self.produce(*arguments)
         except BufferError:
@@ -124,7 +124,7 @@ class SendBuffer:
 
     def _buffer_full(self, arguments: Arguments) -> QueueFullError:
         return QueueFullError(
-            f"no room for a record to {arguments[0]!r}: the buffer was full for {self._max_block:g} s, with "
+            f"no space for a record to {arguments[0]!r}: the buffer was full for {self._max_block:g} s, with "
             f"{len(self)} record(s) in it; send more slowly, or raise max_block_ms or buffer_memory",
             name="_QUEUE_FULL",
             retriable=True,
