@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ottla.pipeline import dead_letters, stage, topic
+from ottla.pipeline import dead_letters, lake, sink, stage, topic
 from ottla.pipeline.building import BuiltStage
 from ottla.pipeline.connectors import Connection, cut_to
 from ottla.protocol_client.produce import Producer
@@ -115,6 +115,38 @@ def test_dead_letters_for_sparks_connector_are_truncated_to_its_request_size(spa
     assert 1_500 < size < 2_000
     assert bytes(cut.headers[-1].value) == b"value cut to %d of 3000 bytes" % size
     assert (bytes(whole.value), len(whole.headers)) == (b"short", 1)
+
+
+@pytest.mark.parametrize("others", ["none", "a topic", "a lake and a topic"])
+def test_no_dead_letter_is_lost_when_rows_are_computed_in_parts(
+    runs: StageRuns, tmp_path: Path, others: str
+) -> None:
+    """A sink may look at some rows only. And rows that are kept for the next output may get lost, as with an
+    executor, and are computed again."""
+    source, target = runs.name("in", 2), runs.name("out")
+    with Wire(runs.broker.bootstrap_servers) as wire, Producer(wire, source) as producer:
+        for number in range(8):
+            value = b"bad %d" % number if number % 2 else b'{"id": %d}' % number
+            producer.add(None, value, partition=number // 4)
+
+    def look(rows: DataFrame, batch_id: int) -> None:
+        context = runs.spark.sparkContext._jsc
+        for number in list(context.getPersistentRDDs()):
+            context.sc().unpersistRDD(number, True)
+        assert rows.take(1)
+
+    topics: list[Any] = [topic(target)]
+    to = {"none": [], "a topic": topics, "a lake and a topic": [lake(tmp_path / "l"), *topics]}
+
+    @stage(topic(source, json="id long", options={"minPartitions": 2}), to=[sink(look), *to[others]])
+    def copy(frame: DataFrame) -> DataFrame:
+        return frame
+
+    runs.run(copy)
+    assert ids(runs, target) == ([] if others == "none" else [0, 2, 4, 6])
+    assert sorted(each.value or b"" for each in letters(runs, "copy")) == [
+        b"bad %d" % n for n in (1, 3, 5, 7)
+    ]
 
 
 def test_clean_data_makes_no_dead_letters(runs: StageRuns, never_read_again: None) -> None:

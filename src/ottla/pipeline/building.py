@@ -37,6 +37,7 @@ from ottla.pipeline.connectors import CONNECTORS, Connection
 from ottla.pipeline.dead_letters import (
     DeadLetters,
     Input,
+    Seen,
     explain_failure,
     explain_unwritable,
     seen_in_batch,
@@ -173,22 +174,32 @@ class BuiltStage:
             transaction = transaction if committed or begun.producer is not None else None
         if committed:
             missing = [each for each in missing if not isinstance(each[0], Topic)]
-        computed = again or committed
+        # A sink may look at some of the rows only, and bad records are counted where all are computed.
+        computed = again or committed or (bool(missing) and isinstance(missing[0][0], Sink))
         kept = len(missing) > 1 or (computed and bool(missing))
         shared = frame.persist(StorageLevel.MEMORY_AND_DISK) if kept else frame
         written: list[str] = []
         done = self.deliveries.done if transaction is None else written.append
+        counts = _Counts(
+            self.frame.sparkSession, query_id, wanted=self._letters is not None and not committed
+        )
         try:
             if computed:
                 # Also when nothing is missing: state, watermark and counts come from computing the batch.
                 shared.write.format("noop").mode("overwrite").save()
+                counts.take()
             for output, label, number in missing:
                 self._write(shared, number, output, query_id, batch_id, transaction or self._connection)
+                counts.take()
                 (done if isinstance(output, Topic) else self.deliveries.done)(label)
             if self._letters is not None and not committed:
-                seen = seen_in_batch(self.frame.sparkSession, query_id)
                 self._letters.deliver(
-                    spark, batch_id, seen, transaction or self._connection, self.deliveries.is_done, done
+                    spark,
+                    batch_id,
+                    counts.seen,
+                    transaction or self._connection,
+                    self.deliveries.is_done,
+                    done,
                 )
             if transaction is not None:
                 transaction.commit()
@@ -237,6 +248,24 @@ class BuiltStage:
             self._columns[number] = topic_columns(rows, output, f"stage {self.stage.name}")
         options = {**output.options, "includeTimestamp": "true"} if output.timestamp else output.options
         writes.write(rows.select(*self._columns[number]), output.name, options)
+
+
+@dataclass
+class _Counts:
+    """What the metrics say of the batch once all of it was computed.
+
+    Later they say only what was computed last: where rows that were kept for the next output are lost, as
+    with an executor, that is a part of them.
+    """
+
+    session: SparkSession
+    query_id: str | None
+    wanted: bool
+    seen: dict[str, Seen] | None = None
+
+    def take(self) -> None:
+        if self.wanted:
+            self.seen, self.wanted = seen_in_batch(self.session, self.query_id), False
 
 
 def build(

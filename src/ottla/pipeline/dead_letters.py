@@ -1,10 +1,10 @@
 """Bad records: counted while a batch is read, and in the dead-letter topic before the batch counts.
 
 Each input carries a metric that Spark collects on the side while it computes a batch: how many records, how
-many bad, and the first few bad ones as they are. A clean batch costs nothing more. When the batch's outputs
-are written, and before Spark commits it, the metric is read: a few small bad records are at hand, and are
-written to the dead-letter topic at once; if there were many or large ones, the batch's range of offsets is
-read again, this time for the bad ones alone.
+many bad, and the first few bad ones as they are. A clean batch costs nothing more. The metric is read when
+all of the batch was computed once. When its outputs are written, and before Spark commits it, a few small bad
+records are at hand, and are written to the dead-letter topic at once; if there were many or large ones, the
+batch's range of offsets is read again, this time for the bad ones alone.
 
 So dead letters are never lost: a crash before the commit makes Spark run the whole batch again, dead letters
 with it. They are in the transaction of the batch where there is one, and there once. When a metric is missing
