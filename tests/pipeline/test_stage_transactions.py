@@ -120,6 +120,19 @@ def test_the_mark_tells_the_next_driver_what_is_committed(
     assert "the checkpoint is older than the topics" in caplog.text
 
 
+def test_a_mark_counts_beside_later_ones_of_a_checkpoint_that_was_put_back(
+    runs: StageRuns, driver: Drive
+) -> None:
+    """Marks are kept with a topic that their batch has written to, so those of several topics are there."""
+    one, two = runs.name("one"), runs.name("two")
+    for mark, target in ((BatchMark("query", 9, "before"), one), (BatchMark("query", 5, "after"), two)):
+        run = driver()
+        _send(runs, run.begin(mark), target, b"once")
+        run.commit(mark, target)
+    assert driver().begin(BatchMark("query", 5, "after")) is None
+    assert driver().begin(BatchMark("query", 5, "other offsets")) is not None
+
+
 def test_a_mark_that_is_pending_when_its_driver_dies_does_not_count(runs: StageRuns, driver: Drive) -> None:
     """The driver dies between the mark and the commit: the next one aborts both and writes the batch."""
     target = runs.name("out")
