@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 import signal
+import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
 from broker_process import BrokerProcess
 from crash.pipeline_process import PipelineProcess, await_true
+from ottla.pipeline.running.causes import cause_of, lasts
 from ottla.pipeline.running.runner import run
 from ottla.pipeline.stages import stage, topic
 from ottla.pipeline.topics.batch_marks import BatchMark
 from ottla.pipeline.topics.exact_writing import (
     RepeatedTask,
     TransactionWrites,
+    WriteFailed,
     _first_attempt,
+    _Job,
+    _write_rows,
     write_in_transaction,
 )
 from ottla.pipeline.topics.options import SinkOptions
@@ -260,15 +267,53 @@ def test_batches_that_travelled_encoded_are_halved_and_cut_to_what_the_topic_tak
     assert found[b"3"].headers == {"a": b"b"}
 
 
-def test_a_task_that_is_started_again_writes_nothing() -> None:
+@contextmanager
+def task(attempt: int) -> Iterator[None]:
+    """As in a task of stage 3."""
     context = TaskContext()
-    vars(context).update(_attemptNumber=1, _stageId=3)
+    vars(context).update(_attemptNumber=attempt, _stageId=3)
     before = TaskContext.get()
     TaskContext._setTaskContext(context)
     try:
-        with pytest.raises(RepeatedTask):
-            _first_attempt()
-        vars(context).update(_attemptNumber=0)
-        assert _first_attempt() == 3
+        yield
     finally:
         TaskContext._setTaskContext(before)
+
+
+def test_a_task_that_is_started_again_writes_nothing() -> None:
+    with task(attempt=1), pytest.raises(RepeatedTask):
+        _first_attempt([])
+    with task(attempt=0):
+        assert _first_attempt([]) == 3
+
+
+def test_rows_that_cannot_be_computed_say_so_in_each_attempt() -> None:
+    """Spark tells of the last attempt only."""
+
+    def rows() -> Iterator[Any]:
+        yield "a batch"
+        raise ValueError("price is negative")
+
+    with task(attempt=1), pytest.raises(ValueError, match="price is negative"):
+        _first_attempt(rows())
+
+
+def test_a_task_that_cannot_write_reports_why_instead_of_being_started_again(
+    runs: StageRuns, transactions: StageTransactions
+) -> None:
+    target = runs.name("out", None)
+    runs.broker.create_topic(target, 1, {"max.message.bytes": 500})
+    options = SinkOptions(runs.broker.bootstrap_servers, target)
+    producer = transactions.begin(MARK)
+    assert producer is not None
+    large = pa.RecordBatch.from_pydict({"value": [b"x" * 1000]})
+    with task(attempt=0):
+        (report,) = _write_rows(_Job(options, producer, {}), iter([large, large]))
+    assert "WriteRefused" in json.loads(report["report"][0].as_py())["failed"]
+    for tasks in (1, 2):
+        rows = runs.spark.range(0, 20_000, 1, tasks).selectExpr("repeat('x', 1000) as value")
+        with pytest.raises(WriteFailed) as failure:
+            write_in_transaction(rows, options, TransactionWrites(producer))
+        text = "".join(traceback.format_exception(failure.value))
+        assert lasts(text), "another attempt does not help"
+        assert cause_of(failure.value).what.startswith(f"partition 0 of topic '{target}': a record of")

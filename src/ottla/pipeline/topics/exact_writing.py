@@ -12,12 +12,17 @@ numbers are the same, though after a shuffle its records may not be. So a task t
 to write (also a speculative copy), which fails the batch; and since a task cannot see that its whole stage
 was started again, the driver looks at the stages of the job when it is done. What such attempts have written
 is aborted with the transaction.
+
+Of a task that fails several times Spark tells only the last reason, which must not be that refusal. So a task
+that cannot write ends well, with the reason as its report; and one that is started again fails first on what
+its rows fail on.
 """
 
 from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,17 +34,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from ottla.pipeline.topics.arrow_encoding import EncodedRecords
-from ottla.pipeline.topics.destinations import find_topic
+from ottla.pipeline.topics.arrow_encoding import BadRow, EncodedRecords
+from ottla.pipeline.topics.destinations import NoSuchTopic, WriteRefused, find_topic
 from ottla.pipeline.topics.links import Link, Producership, borrowed
 from ottla.pipeline.topics.options import SinkOptions
 from ottla.pipeline.topics.row_batches import RowBatch, RowBatcher
-from ottla.pipeline.topics.writing import Writer
+from ottla.pipeline.topics.writing import TransactionLost, Writer
 from ottla.protocol.compression import Codec
+from ottla.protocol.errors import ApiError
 from ottla.protocol_client.transaction_steps import TransactionalProducer
+from ottla.protocol_client.wire import BrokerUnreachable, UnsupportedByBroker
 
 _STAGE_PATIENCE = 60.0
 """Seconds. What Spark knows of its stages is behind by many of them on a busy machine."""
+_CANNOT_WRITE = (
+    ApiError,
+    BadRow,
+    BrokerUnreachable,
+    NoSuchTopic,
+    TransactionLost,
+    UnsupportedByBroker,
+    WriteRefused,
+)
 _REPORT = "report string"
 _ENCODED = (
     "slot int, partition int, task int, number int, body binary, records int, codec int,"
@@ -62,6 +78,10 @@ _BATCHES = pa.schema(
 
 class RepeatedTask(Exception):
     """A task was started again, which must not write: its batch is run again as a whole."""
+
+
+class WriteFailed(Exception):
+    """Tasks could not write. The text has their traces, as that of an exception of Spark would."""
 
 
 @dataclass
@@ -89,6 +109,9 @@ def write_in_transaction(rows: DataFrame, options: SinkOptions, writes: Transact
         owned = encoded.repartitionById(slots, "slot").sortWithinPartitions("partition", "task", "number")
         reporting = _mapped(owned.drop("slot", "task", "number"), partial(_write_batches, job), _REPORT)
     reports = [json.loads(row.report) for row in reporting.collect()]
+    failed = [report["failed"] for report in reports if "failed" in report]
+    if failed:
+        raise WriteFailed("\n".join(["a task could not write:", *failed]))
     _check_stages(rows.sparkSession, {report["stage"] for report in reports})
     taken = merged(report["sequences"] for report in reports)
     writes.sequences.update({(options.topic, number): next_one for number, next_one in taken.items()})
@@ -151,13 +174,7 @@ def _link(options: SinkOptions) -> Any:
 
 def _write_rows(job: _Job, batches: Iterable[Any]) -> Iterator[Any]:
     """Encode the rows and write them, in the only task of the job."""
-    stage = _first_attempt()
-    with _link(job.options) as link:
-        writer, producership = _writer(job, link)
-        for batch in batches:
-            writer.write(batch)
-        writer.finish()
-    yield _report(stage, writer, producership)
+    yield _write(job, batches, Writer.write)
 
 
 def _encode_rows(options: SinkOptions, slots: int, batches: Iterable[Any]) -> Iterator[Any]:
@@ -196,16 +213,29 @@ def _encode_rows(options: SinkOptions, slots: int, batches: Iterable[Any]) -> It
 
 def _write_batches(job: _Job, batches: Iterable[Any]) -> Iterator[Any]:
     """Write record batches of the partitions that this task owns; they come in their order."""
-    stage = _first_attempt()
-    assert job.options.topic is not None
-    with _link(job.options) as link:
-        writer, producership = _writer(job, link)
-        for batch in batches:
-            rows, encoded = _encoded_in(batch, job.options.topic)
-            order, starts = in_waves([each.partition for each in rows])
-            writer.write_encoded([rows[n] for n in order], [encoded[n] for n in order], starts)
-        writer.finish()
-    yield _report(stage, writer, producership)
+    topic = job.options.topic
+    assert topic is not None
+
+    def send(writer: Writer, batch: Any) -> None:
+        rows, encoded = _encoded_in(batch, topic)
+        order, starts = in_waves([each.partition for each in rows])
+        writer.write_encoded([rows[n] for n in order], [encoded[n] for n in order], starts)
+
+    yield _write(job, batches, send)
+
+
+def _write(job: _Job, batches: Iterable[Any], send: Callable[[Writer, Any], None]) -> Any:
+    """What this task has written, or why it could not."""
+    stage = _first_attempt(batches)
+    try:
+        with _link(job.options) as link:
+            writer, producership = _writer(job, link)
+            for batch in batches:
+                send(writer, batch)
+            writer.finish()
+    except _CANNOT_WRITE:
+        return _reported({"stage": stage, "failed": traceback.format_exc().rstrip()})
+    return _report(stage, writer, producership)
 
 
 def _encoded_in(batch: Any, topic: str) -> tuple[list[RowBatch], list[EncodedRecords]]:
@@ -235,11 +265,13 @@ def in_waves(partitions: list[int]) -> tuple[list[int], list[int]]:
     return order, [i for i, n in enumerate(order) if not i or waves[n] != waves[order[i - 1]]]
 
 
-def _first_attempt() -> int:
+def _first_attempt(batches: Iterable[Any]) -> int:
     """The stage of this task, if the task is started for the first time."""
     context = TaskContext.get()
     assert context is not None
     if context.attemptNumber():
+        for _ in batches:
+            pass  # the first attempt may have failed on a row; then this one does, too
         raise RepeatedTask("a task that writes was started again; the batch is run again as a whole")
     return context.stageId()
 
@@ -253,9 +285,14 @@ def _writer(job: _Job, link: Link) -> tuple[Writer, Producership]:
 
 
 def _report(stage: int, writer: Writer, producership: Producership) -> Any:
-    report = {
-        "stage": stage,
-        "records": writer.summary.records,
-        "sequences": {place[1]: producership.sequences[place] for place in writer.joined},
-    }
+    return _reported(
+        {
+            "stage": stage,
+            "records": writer.summary.records,
+            "sequences": {place[1]: producership.sequences[place] for place in writer.joined},
+        }
+    )
+
+
+def _reported(report: Mapping[str, Any]) -> Any:
     return pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
