@@ -11,7 +11,7 @@ import pytest
 
 import ottla.testing
 from ottla.pipeline.running.causes import lasts
-from ottla.pipeline.topics import stage_transactions
+from ottla.pipeline.topics import stage_transactions, writing
 from ottla.pipeline.topics.batch_marks import BatchMark
 from ottla.pipeline.topics.links import Link, Producership
 from ottla.pipeline.topics.options import OptionError, SinkOptions
@@ -21,7 +21,7 @@ from ottla.pipeline.topics.stage_transactions import (
     TakenOver,
     TookTooLong,
 )
-from ottla.pipeline.topics.writing import TransactionLost, Writer
+from ottla.pipeline.topics.writing import TransactionLost, Writer, WriteRefused
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol_client.admin import delete_topic
 from ottla.protocol_client.group_offsets import Committed
@@ -190,6 +190,22 @@ def test_a_batch_whose_topic_is_deleted_fails_and_is_written_to_the_new_one(
     second.commit(MARK, target)
     assert _values(runs, target) == [b"new"]
     assert driver().begin(MARK) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, WriteRefused), (ErrorCode.UNKNOWN_SERVER_ERROR, ApiError)],
+)
+def test_a_topic_that_may_not_be_written_in_a_transaction_is_named(
+    runs: StageRuns, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, expected: type[Exception]
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise ApiError(code)
+
+    monkeypatch.setattr(writing, "add_partitions", refuse)
+    target = runs.name("out")
+    with pytest.raises(expected, match=f"partition 0 of topic '{target}': "):
+        _send(runs, TransactionalProducer("ottla.x", 1, 0), target, b"refused")
 
 
 @pytest.mark.parametrize("where", ["out-0", "__transaction_state"])

@@ -62,6 +62,10 @@ _TRANSACTION_LOST = (
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.TRANSACTION_ABORTABLE,
 )
+_NOT_PERMITTED = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 
 Trouble = ApiError | BrokerUnreachable
 
@@ -179,7 +183,10 @@ class Writer:
         except ApiError as error:
             if error.code in _TRANSACTION_LOST:
                 raise TransactionLost(f"{producer.transactional_id}: {error.message}") from None
-            raise
+            where = ", ".join(sorted({o.rows.where for o in self._wave})[:3])
+            if error.code in _NOT_PERMITTED:
+                raise WriteRefused(f"{where}: {error.message}") from None
+            raise ApiError(error.code, f"{where}: {error.message}") from None
         self.joined |= new
 
     def _settle(self) -> None:
