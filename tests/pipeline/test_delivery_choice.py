@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import ottla.testing
 from ottla.pipeline.connectors import Connection
 from ottla.pipeline.declarations import StageError
 from ottla.pipeline.deliveries import Deliveries
@@ -101,6 +102,34 @@ def test_options_that_rule_transactions_out_are_told(
     assert len(told(caplog)) == 1
     with pytest.raises(StageError, match=f"is not possible: .*{reason}"):
         runs.build(declared("exactly-once"))
+
+
+def test_topics_of_several_clusters_are_written_at_least_once(
+    runs: StageRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A transaction is of one cluster, and so is the producer id that writes to it."""
+    source, here = runs.name("in"), runs.name("here")
+    write(runs, source, 1, 2)
+    with ottla.testing.broker() as other:
+        there = {"kafka.bootstrap.servers": other.bootstrap_servers}
+        elsewhere = StageRuns(runs.spark, other, runs.folder)
+        target = elsewhere.name("there")
+
+        @stage(topic(source, json=ID), to=[topic(here), topic(target, options=there)])
+        def both(rows: DataFrame) -> DataFrame:
+            return rows
+
+        @stage(topic(source, json=ID), to=topic(target, options=there), bad="drop")
+        def away(rows: DataFrame) -> DataFrame:
+            return rows
+
+        runs.run(both)
+        assert (ids(runs, here), ids(elsewhere, target)) == ([1, 2], [1, 2])
+        (line,) = told(caplog)
+        assert other.bootstrap_servers in line
+        runs.run(away)
+        assert ids(elsewhere, target) == [1, 1, 2, 2]
+        assert transactional_ids(elsewhere) == {f"ottla.{runs.prefix}.away"}
 
 
 def test_delivery_has_two_values_and_is_for_topics() -> None:

@@ -26,7 +26,7 @@ from ottla.pipeline.topics.options import SinkOptions
 from ottla.pipeline.topics.stage_transactions import NoTransactions, StageTransactions
 from ottla.protocol.errors import ApiError
 from ottla.protocol_client.transaction_steps import TransactionalProducer
-from ottla.protocol_client.wire import BrokerUnreachable
+from ottla.protocol_client.wire import BrokerUnreachable, parse_bootstrap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,11 +65,20 @@ def reason_against(stage: Stage, connection: Connection, speculation: bool) -> s
         return "there are no batches in real time"
     if speculation:
         return "spark.speculation runs copies of tasks, which must not write twice"
+    places: dict[str, set[tuple[str, int]]] = {}
     for output in stage.outputs:
         if isinstance(output, Topic):
             options = SinkOptions.parse(connection.sink_options(output.name or "", output.options))
             if options.acks != -1 or not options.idempotent:
                 return f"{output.title} has options without acks=all or without idempotence"
+            places[f"{output.title} at {options.bootstrap}"] = set(parse_bootstrap(options.bootstrap))
+    if stage.bad == "dead-letter":
+        letters = SinkOptions.parse(connection.sink_options("", CUT_LETTERS))
+        places[f"dead letters at {letters.bootstrap}"] = set(parse_bootstrap(letters.bootstrap))
+    (first, brokers), *others = places.items()
+    for other, at in others:
+        if at.isdisjoint(brokers):
+            return f"a transaction is of one cluster, and there are {first} and {other}"
     return None
 
 
