@@ -12,6 +12,7 @@ import ottla.testing
 from ottla.pipeline.connectors import Connection
 from ottla.pipeline.declarations import StageError
 from ottla.pipeline.deliveries import Deliveries
+from ottla.pipeline.exactly_once import reason_against
 from ottla.pipeline.stages import lake, sink, stage, topic
 from ottla.pipeline.topics import stage_transactions
 from ottla.pipeline.topics.batch_marks import BatchMark
@@ -130,6 +131,20 @@ def test_topics_of_several_clusters_are_written_at_least_once(
         runs.run(away)
         assert ids(elsewhere, target) == [1, 1, 2, 2]
         assert transactional_ids(elsewhere) == {f"ottla.{runs.prefix}.away"}
+
+
+def test_options_of_dead_letters_rule_transactions_out_too() -> None:
+    """They are in the transaction, and could be lost from it when a leader dies."""
+    settings = {"kafka.acks": "1"}
+    given = {"kafka.acks": "all", "kafka.enable.idempotence": "true"}
+
+    def reason(**arguments: Any) -> str | None:
+        declared: Any = stage(topic("a", json=ID), name="s", **arguments)(lambda rows: rows)
+        return reason_against(declared.__stage__, Connection("ottla", "b:1", settings), speculation=False)
+
+    for to in (lake("x"), topic("x", options=given)):
+        assert "dead letters have options without acks=all" in (reason(to=to) or "")
+    assert reason(to=topic("x", options=given), bad="drop") is None
 
 
 def test_delivery_has_two_values_and_is_for_topics() -> None:

@@ -74,6 +74,8 @@ def reason_against(stage: Stage, connection: Connection, speculation: bool) -> s
             places[f"{output.title} at {options.bootstrap}"] = set(parse_bootstrap(options.bootstrap))
     if stage.bad == "dead-letter":
         letters = SinkOptions.parse(connection.sink_options("", CUT_LETTERS))
+        if letters.acks != -1 or not letters.idempotent:
+            return "dead letters have options without acks=all or without idempotence"
         places[f"dead letters at {letters.bootstrap}"] = set(parse_bootstrap(letters.bootstrap))
     (first, brokers), *others = places.items()
     for other, at in others:
