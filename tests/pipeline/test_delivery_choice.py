@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import ottla.testing
+from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.connectors import Connection
 from ottla.pipeline.declarations import StageError
 from ottla.pipeline.deliveries import Deliveries
-from ottla.pipeline.exactly_once import reason_against
+from ottla.pipeline.exactly_once import exactly_once, reason_against
 from ottla.pipeline.stages import lake, sink, stage, topic
 from ottla.pipeline.topics import stage_transactions
 from ottla.pipeline.topics.batch_marks import BatchMark
@@ -145,6 +147,18 @@ def test_options_of_dead_letters_rule_transactions_out_too() -> None:
     for to in (lake("x"), topic("x", options=given)):
         assert "dead letters have options without acks=all" in (reason(to=to) or "")
     assert reason(to=topic("x", options=given), bad="drop") is None
+
+
+@pytest.mark.parametrize("value", ["true", "True"])
+def test_speculative_execution_is_known_in_each_spelling(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, value: str
+) -> None:
+    """A setting that is given in Python as True is "True" to Spark, which takes it."""
+    declared: Any = stage(topic("a", json=ID), to=topic("b"), name="s")(lambda rows: rows)
+    session: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *names: value))
+    folder = Checkpoints(tmp_path).stage("s")
+    assert exactly_once(session, declared.__stage__, Connection("ottla", "b:1"), folder, value) is None
+    assert "spark.speculation" in told(caplog)[0]
 
 
 def test_delivery_has_two_values_and_is_for_topics() -> None:

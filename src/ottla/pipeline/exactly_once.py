@@ -46,7 +46,8 @@ def exactly_once(
     if connection.in_memory or not _writes_topics(stage):
         return None
     if stage.delivery != "at-least-once":
-        reason = reason_against(stage, connection, spark.conf.get("spark.speculation", "false") == "true")
+        speculation = str(spark.conf.get("spark.speculation", "false")).lower() == "true"
+        reason = reason_against(stage, connection, speculation)
         if reason is None:
             return ExactlyOnce(stage, connection, folder, name)
         if stage.delivery == "exactly-once":
