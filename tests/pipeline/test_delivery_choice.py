@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ottla.testing
+from ottla.pipeline import exactly_once as choice
 from ottla.pipeline.checkpoints import Checkpoints
 from ottla.pipeline.connectors import Connection
 from ottla.pipeline.declarations import StageError
 from ottla.pipeline.deliveries import Deliveries
-from ottla.pipeline.exactly_once import exactly_once, reason_against
+from ottla.pipeline.exactly_once import ExactlyOnce, exactly_once, reason_against
 from ottla.pipeline.stages import lake, sink, stage, topic
 from ottla.pipeline.topics import stage_transactions
 from ottla.pipeline.topics.batch_marks import BatchMark
@@ -159,6 +160,26 @@ def test_speculative_execution_is_known_in_each_spelling(
     folder = Checkpoints(tmp_path).stage("s")
     assert exactly_once(session, declared.__stage__, Connection("ottla", "b:1"), folder, value) is None
     assert "spark.speculation" in told(caplog)[0]
+
+
+def test_the_longest_transaction_timeout_of_the_outputs_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[int | None] = []
+
+    class Recorded(StageTransactions):
+        def begin(self, batch: BatchMark) -> None:
+            chosen.append(self._given_timeout)
+
+    monkeypatch.setattr(choice, "StageTransactions", Recorded)
+    first = topic("a")
+    for timeouts in ((), ("20000",), ("20000", "60000", "30000")):
+        others = [topic("b", options={"kafka.transaction.timeout.ms": each}) for each in timeouts]
+        declared: Any = stage(topic("in", json=ID), to=[first, *others], name="s")(lambda rows: rows)
+        folder = Checkpoints(tmp_path).stage("s")
+        exactly = ExactlyOnce(declared.__stage__, Connection("ottla", "b:1"), folder, "s")
+        exactly.begin(BatchMark("query", 0, "offsets"), exactly.parsed("a", first.options))
+    assert chosen == [None, 20_000, 60_000]
 
 
 def test_delivery_has_two_values_and_is_for_topics() -> None:

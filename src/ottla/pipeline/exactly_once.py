@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -132,7 +133,7 @@ class ExactlyOnce:
     def begin(self, mark: BatchMark, options: SinkOptions) -> Begun:
         """Take the next epoch for the batch, by which it is known whether it is committed."""
         if self._transactions is None:
-            self._transactions = StageTransactions(options, self._name)
+            self._transactions = StageTransactions(self._with_timeout(options), self._name)
         try:
             producer = self._transactions.begin(mark)
         except NoTransactions as problem:
@@ -155,6 +156,13 @@ class ExactlyOnce:
             self._folder.write_json(NOTE, {"transactional id": self._name})
         self._noted = True
         return Begun(self._transactions, producer, committed=producer is None)
+
+    def _with_timeout(self, options: SinkOptions) -> SinkOptions:
+        """There is one transaction for all outputs, so it gets the longest time that one of them gives."""
+        topics = [each for each in self.stage.outputs if isinstance(each, Topic)]
+        given = [self.parsed(each.name or "", each.options).transaction_timeout_ms for each in topics]
+        longest = max((each for each in given if each), default=options.transaction_timeout_ms)
+        return replace(options, transaction_timeout_ms=longest)
 
     def parsed(self, topic: str, options: Mapping[str, str]) -> SinkOptions:
         known = topic, frozenset(options.items())
