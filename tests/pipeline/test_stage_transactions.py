@@ -103,6 +103,24 @@ def test_an_older_driver_is_fenced_and_knows_it(runs: StageRuns, driver: Drive) 
         older.begin(BatchMark("query", 1, "offsets"))
 
 
+def test_a_task_that_outlives_its_batch_begins_no_transaction_that_nobody_ends(
+    runs: StageRuns, driver: Drive
+) -> None:
+    """Spark gives the Python processes of a job that failed or was stopped some seconds to end."""
+    target = runs.name("out")
+    failing = driver()
+    producer = failing.begin(MARK)
+    _send(runs, producer, target, b"of the batch")
+    assert failing.abort() is None
+    with pytest.raises(TransactionLost):
+        _send(runs, producer, target, b"late")
+    with Wire(runs.broker.bootstrap_servers) as wire:
+        assert describe_transaction(wire, failing.transactional_id).state != "Ongoing"
+    _send(runs, failing.begin(MARK), target, b"again")
+    failing.commit(MARK, target)
+    assert _values(runs, target) == [b"again"]
+
+
 def test_the_mark_tells_the_next_driver_what_is_committed(
     runs: StageRuns, driver: Drive, caplog: pytest.LogCaptureFixture
 ) -> None:

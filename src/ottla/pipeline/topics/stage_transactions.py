@@ -135,10 +135,24 @@ class StageTransactions:
         try:
             end_transaction(self._wire, self._producer, commit=False, patience=_ABORT_PATIENCE)
         except ApiError as error:
-            return self._told(error) if error.code in _FENCED else None
+            if error.code in _FENCED:
+                return self._told(error)
         except (BrokerUnreachable, UnsupportedByBroker):
             return None
+        self._shut_out(self._producer)
         return None
+
+    def _shut_out(self, producer: TransactionalProducer) -> None:
+        """Take the next epoch, if that can be done now, and use it for nothing.
+
+        Tasks of the batch may still run. What they write would begin the next transaction of their epoch, and
+        if the stage is not started again, nobody ends that before its timeout.
+        """
+        try:
+            if can_continue(self._wire):
+                begin_producer(self._wire, self.transactional_id, self._timeout_ms, _ABORT_PATIENCE, producer)
+        except (ApiError, BrokerUnreachable, UnsupportedByBroker):
+            return
 
     def _next_epoch(self, current: TransactionalProducer | None) -> TransactionalProducer:
         while True:
