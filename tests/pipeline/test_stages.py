@@ -249,6 +249,7 @@ AVSC = json.dumps(AVRO)
             "to one topic and nothing else",
         ),
         (lambda: declared(CLICKS, to=topic("b"), name="a/b"), "letters, digits"),
+        (lambda: declared(CLICKS, to=topic("b"), name="a.transactions"), "is that of the marks of stage a"),
         (lambda: declared(CLICKS, to=topic("b"), dead_letters="clicks"), "reads its own dead letters"),
         (lambda: declared(CLICKS, to=topic("b"), bad="drop", dead_letters="x"), "has no use with bad='drop'"),
         (

@@ -29,6 +29,7 @@ from ottla.pipeline.declarations import (
     nearest,
 )
 from ottla.pipeline.patterns import compiled
+from ottla.pipeline.topics.batch_marks import MARKS
 
 _JSON_OPTIONS = (
     "allowBackslashEscapingAnyCharacter",
@@ -58,6 +59,12 @@ def check_stage(what: str, declared: Stage) -> None:
         raise StageError(
             f"{what}: a stage's name is used for a folder and for topics, so letters, digits, . _ - only;"
             ' give name="..."'
+        )
+    if declared.name.endswith(MARKS):
+        other = declared.name.removesuffix(MARKS)
+        raise StageError(
+            f"{what}: its consumer group is that of the marks of stage {other}, which say what is committed;"
+            ' give another name="..."'
         )
     for each in inputs:
         if isinstance(each, Lake):

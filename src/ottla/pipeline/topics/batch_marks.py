@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+MARKS = ".transactions"
+"""How the name of the consumer group ends that keeps the marks of a stage; before that is its own group's."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchMark:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 
-from ottla.pipeline.topics.batch_marks import BatchMark, contradicts, newest
+from ottla.pipeline.topics.batch_marks import MARKS, BatchMark, contradicts, newest
 from ottla.pipeline.topics.options import SinkOptions
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.protocol_client.group_offsets import Committed, committed_offsets
@@ -66,7 +66,7 @@ class StageTransactions:
 
     def __init__(self, options: SinkOptions, transactional_id: str) -> None:
         self.transactional_id = transactional_id
-        self.group = f"{transactional_id}.transactions"
+        self.group = transactional_id + MARKS
         """The consumer group that keeps the mark."""
         self._patience = options.delivery_timeout
         self._given_timeout = options.transaction_timeout_ms
