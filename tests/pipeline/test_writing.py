@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections import defaultdict
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ottla.testing
-from ottla.pipeline.topics import row_batches
+from ottla.pipeline.topics import links, row_batches
 from ottla.pipeline.topics.arrow_encoding import BadRow, encode_headers, encode_rows, seal
 from ottla.pipeline.topics.links import borrowed
 from ottla.pipeline.topics.options import SinkOptions
@@ -324,6 +325,21 @@ def test_a_record_that_cannot_be_cut_small_enough_is_refused(broker: InProcessBr
     rows = batch_of(value=[b"v" * 500], headers=header_column([[("ottla.reason", b"r" * 300)]]))
     with pytest.raises(WriteRefused, match="is too large"):
         write(broker, "write-cut-all", rows, cut_oversized=True)
+
+
+def test_threads_of_a_driver_can_take_the_last_free_link_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Raced(list[links.Link]):
+        """A list whose last element another thread takes right after one has looked."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    where = ("127.0.0.1:1", "test", 5.0, 5.0)
+    monkeypatch.setitem(links._idle, (os.getpid(), *where), Raced())
+    with borrowed(*where) as link:
+        assert link.wire.bootstrap == [("127.0.0.1", 1)]
 
 
 def test_a_writer_waits_for_a_broker_that_restarts_and_writes_nothing_twice() -> None:

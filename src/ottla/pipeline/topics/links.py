@@ -120,7 +120,10 @@ def borrowed(
     """A link to a cluster, kept for the next task if the block ends well and closed otherwise."""
     key = (os.getpid(), bootstrap, client_id, connect_timeout, request_timeout)
     waiting = _idle.setdefault(key, [])
-    link = waiting.pop() if waiting else Link(bootstrap, client_id, connect_timeout, request_timeout)
+    try:
+        link = waiting.pop()
+    except IndexError:  # none is free; asked like this because the stages of a driver are threads
+        link = Link(bootstrap, client_id, connect_timeout, request_timeout)
     try:
         yield link
     except BaseException:  # GeneratorExit too: a reader that is left early
