@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -83,6 +84,52 @@ def test_a_seek_of_another_task_does_not_end_batches(
                 pytest.fail("the batches ended")
 
     run(program())
+
+
+@pytest.mark.parametrize("form", ["records", "batches"])
+def test_seeks_of_another_task_skip_no_record(
+    servers: str, make_topic: Callable[[int], str], form: str
+) -> None:
+    """Each record follows the one before it, or is the first one after a seek."""
+    count, topic, targets = 2_000, make_topic(1), [3, 700, 1_300]
+    fill(servers, topic, numbers(0, count))
+
+    async def program() -> None:
+        place, sought = TopicPartition(topic, 0), 0
+        async with AsyncConsumer(bootstrap_servers=servers) as consumer:
+            await consumer.assign({place: 0})
+
+            async def seek() -> None:
+                nonlocal sought
+                while sought < 40:
+                    await consumer.seek(place, targets[sought % 3])
+                    sought += 1
+
+            async def offsets() -> AsyncIterator[int]:
+                if form == "records":
+                    async for record in consumer:
+                        yield record.offset
+                        if record.offset % 5 == 0:
+                            await asyncio.sleep(0)
+                async for batch in consumer.batches(7):
+                    for each in batch:
+                        yield each.offset
+                    await asyncio.sleep(0)
+
+            seeking, last = asyncio.create_task(seek()), -1
+            async for offset in offsets():
+                assert offset == last + 1 or offset in targets
+                last = offset
+                if seeking.done() and last == count - 1:
+                    break
+            await seeking
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        run(program())
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_other_tasks_go_on_while_a_consumer_waits(servers: str, single: str) -> None:

@@ -4,10 +4,10 @@
         async for record in consumer:
             ...
 
-It is a `Consumer` whose calls run in one thread of their own, one after another. Records come over in
-batches, so a record costs the event loop little. Everything that `Consumer` promises holds: a record is
-finished when the next one is asked for, and cancelling a task loses nothing. Callbacks and interceptors run
-in that thread.
+It is a `Consumer` whose calls run in one thread of their own, one after another. Records are read ahead
+there, and handed out by the event loop while the thread has nothing to do, so a record costs little.
+Everything that `Consumer` promises holds: a record is finished when the next one is asked for, and cancelling
+a task loses nothing. Callbacks and interceptors run in that thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -28,18 +30,32 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _WAIT = 0.1
 """Other calls wait at most so long for one that waits for records."""
+_READ_AHEAD = 2_000
+"""The default of `batch_size`, larger than that of `Consumer`: a way to the thread and back costs more."""
 
 
 class AsyncConsumer:
     def __init__(self, *topics: str | re.Pattern[str], **options: Any) -> None:
-        """Topics and options are those of `Consumer`."""
-        self.consumer = Consumer(*topics, **options)
-        """The consumer behind it. It belongs to the thread."""
+        """Topics and options are those of `Consumer`; `batch_size` is 2,000 unless given."""
+        self.consumer = Consumer(*topics, **{"batch_size": _READ_AHEAD, **options})
+        """The consumer behind it. It belongs to the thread while `_calls` is not empty, else to the loop."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-consumer")
+        self._calls: set[Future[Any]] = set()
 
     async def _call(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: function(*arguments, **options))
+        call = self._thread.submit(function, *arguments, **options)
+        self._calls.add(call)
+        try:
+            return await asyncio.wrap_future(call)
+        finally:
+            if call.done():
+                self._calls.discard(call)
+            else:  # the task was cancelled, and the thread is at it
+                call.add_done_callback(partial(self._ended, asyncio.get_running_loop()))
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, call: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._calls.discard, call)
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,7 +88,9 @@ class AsyncConsumer:
             buffer.out = 1
             for buffer.finished, record in enumerate(records[first:] if first else records, first):
                 yield record
-                if buffer.records is not records or clock() >= consumer._tick_at or consumer._stopped:
+                if self._calls or buffer.records is not records:
+                    break
+                if clock() >= consumer._tick_at or consumer._stopped:
                     break
             del records  # before the next ones are read: see ReceivedRecords
 
@@ -81,7 +99,9 @@ class AsyncConsumer:
     ) -> Sequence[ConsumerRecord]:
         """At least one record and at most `max_records` (`batch_size`), or none after `timeout` seconds."""
         size = max_records or self.consumer._batch_size
-        while await self._advance(size, timeout):
+        if records := self._at_hand(size):
+            return records
+        while await self._advance(max(size, self.consumer._batch_size), timeout):
             if records := self.consumer._buffer.take(size):
                 return records  # none are left when another task has sought meanwhile
         return []
@@ -96,6 +116,14 @@ class AsyncConsumer:
         while records := await self.fetch(max_records):
             yield records
             del records
+
+    def _at_hand(self, count: int) -> Sequence[ConsumerRecord]:
+        """The next records if they are read already and the thread is not needed for anything."""
+        consumer = self.consumer
+        if self._calls or consumer._closed or consumer._stopped or time.monotonic() >= consumer._tick_at:
+            return ()
+        consumer._buffer.settle()
+        return consumer._buffer.take(count)
 
     async def _advance(self, limit: int, timeout: float | None) -> bool:
         """In short waits: a call that is abandoned must not keep the thread from others."""
