@@ -32,7 +32,7 @@ from ottla.protocol.messages.alter_partition import (
     BrokerState,
 )
 from ottla.replication.follower_progress import FollowerFetch
-from ottla.replication.leading import isr_altered, isr_due, isr_refused
+from ottla.replication.leading import forget_gone, isr_altered, isr_due, isr_refused
 from ottla.replication.partition import Partition
 from ottla.replication.replica_state import IsrProposal
 
@@ -113,6 +113,7 @@ class IsrChanges:
     def brokers_changed(self) -> None:
         """Brokers came, went or were fenced: those that are gone are not waited for any longer."""
         for partition in self._partitions:
+            forget_gone(partition, self.broker_epoch)
             if partition.state.may_expand:
                 self._noted[partition] = None
                 self._wake.set()

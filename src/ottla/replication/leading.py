@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ottla.protocol.errors import ApiError, ErrorCode
-from ottla.replication.follower_progress import FollowerFetch
+from ottla.replication.follower_progress import FollowerFetch, FollowerProgress
 from ottla.replication.partition import Partition
 from ottla.replication.replica_state import IsrProposal
 
@@ -81,17 +81,29 @@ def isr_due(
     """
     state, end = partition.state, partition.log.end_offset
     now_ms = int(partition.log.monotonic() * 1000)
-    moved = state.stop_waiting_for(
+    _stop_waiting(
+        partition,
         lambda broker, follower: (
             broker_epoch(broker) != follower.broker_epoch
             or not follower.is_caught_up(end, now_ms, max_lag_ms)
-        )
+        ),
     )
-    if moved:
-        partition.wake()
     due = state.shrink_due(now_ms, max_lag_ms, end) if check_lag else None
     due = due or state.expand_due(broker_epoch)
     return None if due is None else state.propose(due)
+
+
+def forget_gone(partition: Partition, broker_epoch: Callable[[int], int | None]) -> None:
+    """Brokers came, went or were fenced: one that was about to join and is gone is not waited for.
+
+    One that the controller is being asked for counts until the answer, and not after a refusal.
+    """
+    _stop_waiting(partition, lambda broker, follower: broker_epoch(broker) != follower.broker_epoch)
+
+
+def _stop_waiting(partition: Partition, leaves: Callable[[int, FollowerProgress], bool]) -> None:
+    if partition.state.stop_waiting_for(leaves):
+        partition.wake()
 
 
 def isr_altered(

@@ -240,6 +240,21 @@ async def test_a_follower_that_is_fenced_is_not_waited_for() -> None:
 
 
 @in_event_loop
+async def test_a_follower_that_goes_while_it_is_proposed_is_not_waited_for_after_the_refusal() -> None:
+    broker = Broker(isr=(1, 2))
+    broker.fetch(3)
+    broker.controller.fails = ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    assert not await broker.changes.send()
+    broker.partition.append(batch(1))
+    broker.fetch(2, offset=1)
+    broker.image = broker.image_of({1: 10, 2: 20})
+    broker.changes.brokers_changed()
+    broker.controller.fails, broker.controller.refuses = None, ErrorCode.INELIGIBLE_REPLICA
+    assert await broker.changes.send()
+    assert broker.isrs() == [(1, 2)] and broker.partition.high_watermark == 1
+
+
+@in_event_loop
 async def test_a_broker_that_does_not_know_its_own_registration_sends_nothing() -> None:
     broker = Broker(isr=(1, 2))
     broker.fetch(3)
