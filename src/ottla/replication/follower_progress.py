@@ -49,6 +49,8 @@ class FollowerProgress:
         """
         if fetch.broker_epoch < self.broker_epoch:
             return False
+        if fetch.broker_epoch > self.broker_epoch and offset < self.log_end_offset:
+            self.caught_up_ms = NEVER  # it has started again, without records that it had
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, fetch.now_ms)
         elif self._leader_end_then != UNKNOWN_OFFSET and offset >= self._leader_end_then:

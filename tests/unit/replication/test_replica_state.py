@@ -197,6 +197,31 @@ def test_a_fenced_follower_is_not_waited_for() -> None:
     assert state.appended(10)
 
 
+def test_a_follower_that_lost_records_with_a_restart_is_not_waited_for() -> None:
+    """It was caught up a moment ago, but that log is gone: copying a new one may take long."""
+    state = leader(1, 2, 3)
+    state.appended(10)
+    fetch(state, 2, 10)
+    fetch(state, 3, 10)
+    state.assign(1, EPOCH, (1, 2, 3), (1, 2), 2)
+    fetch(state, 3, 0, now_ms=50, broker_epoch=31)
+    state.appended(20)
+    assert fetch(state, 2, 20, now_ms=50)
+    assert state.high_watermark == 20
+
+
+def test_a_follower_that_lost_nothing_with_a_restart_is_waited_for() -> None:
+    state = leader(1, 2, 3)
+    state.appended(10)
+    fetch(state, 2, 10)
+    fetch(state, 3, 10)
+    state.assign(1, EPOCH, (1, 2, 3), (1, 2), 2)
+    state.appended(20)
+    fetch(state, 3, 10, now_ms=50, broker_epoch=31)
+    assert not fetch(state, 2, 20, now_ms=50)
+    assert state.expand_due({3: 31}.get) == (1, 2, 3)
+
+
 def test_a_leader_knows_whether_all_replicas_are_in_sync() -> None:
     state = leader(1, 2)
     assert state.is_under_replicated
