@@ -236,6 +236,15 @@ def test_idle_partitions_of_a_session_are_left_out_until_something_changes(count
         leader.close()
 
 
+def test_a_former_run_of_a_broker_does_not_end_the_session_of_the_present_one(leader: Leader) -> None:
+    follower = Session(leader, partitions=1)
+    request = leader.fetch_request(0, broker_epoch=FOLLOWER_EPOCH - 1, session=(0, 0))
+    answer = leader.brokers.call(request, version=17)
+    (data,) = answer.responses[0].partitions
+    assert (data.error_code, answer.session_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    assert follower.fetch(None) == []
+
+
 class Session:
     """A follower's fetch session."""
 

@@ -89,8 +89,9 @@ def _open_session(
     replica_id = replica_of(request, context.version)
     if replica_id < 0:
         return broker.fetch_sessions.open(by_id, wanted, now_ms, connection.address, repr(connection))
-    if not context.from_broker or replica_id not in broker.image.brokers:
-        return None
+    node = broker.image.brokers.get(replica_id)
+    if not context.from_broker or node is None or request.replica_state.replica_epoch < node.epoch:
+        return None  # a former run of the broker is refused, and may not end the session of the present one
     return broker.fetch_sessions.open_for_broker(replica_id, by_id, wanted, now_ms)
 
 
