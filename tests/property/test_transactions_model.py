@@ -106,6 +106,9 @@ class TransactionMachine(RuleBasedStateMachine):
         bases = [segment.base_offset for segment in self.store.log.segments]
         offset = data.draw(st.integers(max(self.start + 1, self.end - 10), max(self.end, self.start + 1)))
         self.store.log.truncate_to(offset)
+        if offset >= self.end:
+            assert (self.store.log.log_start_offset, self.store.log.end_offset) == (self.start, self.end)
+            return
         self.end = self.store.log.end_offset
         assert self.end <= max(offset, bases[0])
         self.start = self.store.log.log_start_offset
