@@ -216,10 +216,11 @@ _TOPICS = (
 _QUORUM = (
     Difference(
         "The cluster's state is in a registry: offsets are versions of the image that brokers make of it, "
-        "and the controllers are reached where brokers are.",
+        "the leader epoch counts elections (of which a busy Kafka has several), and the controllers are "
+        "reached where brokers are.",
         ["quorum.the_quorum"],
         ["the metadata"],
-        ["*high_watermark", "*log_end_offset", "nodes[0].listeners[0].*"],
+        ["*high_watermark", "*log_end_offset", "*leader_epoch", "nodes[0].listeners[0].*"],
     ),
     Difference(
         "Where there is no error there is no message; Kafka's is empty when no partition was named.",

@@ -391,11 +391,19 @@ func describe(topic string) *sarama.TopicMetadata {
 	return described[0]
 }
 
+// config asks any broker, which may hear of a new topic a moment after the one that created it.
 func config(topic, key string) string {
-	entries, err := admin.DescribeConfig(sarama.ConfigResource{
-		Type: sarama.TopicResource, Name: topic, ConfigNames: []string{key},
+	var entries []sarama.ConfigEntry
+	await("the config of the topic", func() bool {
+		var err error
+		entries, err = admin.DescribeConfig(sarama.ConfigResource{
+			Type: sarama.TopicResource, Name: topic, ConfigNames: []string{key},
+		})
+		if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+			must(err)
+		}
+		return err == nil
 	})
-	must(err)
 	return entries[0].Value
 }
 
