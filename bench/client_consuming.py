@@ -273,12 +273,15 @@ def sleeping_tasks(servers: str, topic: str, size: int, count: int) -> Figures:
     async def run() -> Figures:
         left = iter(range(count))
 
-        async def work() -> None:
+        async def work(number: int) -> None:
+            await asyncio.sleep(
+                WORK * number / WORKERS
+            )  # those of a pool do not wake at the same time either
             for _ in left:
                 await asyncio.sleep(WORK)
 
         clock = Clock()
-        await asyncio.gather(*(work() for _ in range(WORKERS)))
+        await asyncio.gather(*(work(number) for number in range(WORKERS)))
         return clock.stop()
 
     return asyncio.run(run())

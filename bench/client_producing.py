@@ -20,8 +20,10 @@ from confluent_kafka import KafkaError, Message, Producer
 import ottla
 
 Figures = dict[str, float]
-TASKS = 4_000
-"""How many coroutines wait for their records at once: so many that the linger is not what is measured."""
+TASKS = 1_000
+"""How many coroutines wait for their records at once."""
+AWAITED_LINGER = 1
+"""Milliseconds, in these: with more, it is the linger that all of them wait for that is measured."""
 RARELY = 1_000
 """A plain producer that polls rarely does so after so many records."""
 
@@ -149,7 +151,7 @@ def ottla_awaited(servers: str, topic: str, size: int, count: int) -> Figures:
 
     async def run() -> Figures:
         value = os.urandom(size)
-        async with ottla.Producer(servers) as producer:
+        async with ottla.Producer(servers, linger_ms=AWAITED_LINGER) as producer:
             await producer.asend(topic, value)
             left = iter(range(count))
 
@@ -167,7 +169,9 @@ def ottla_awaited(servers: str, topic: str, size: int, count: int) -> Figures:
 def aiokafka_awaited(servers: str, topic: str, size: int, count: int) -> Figures:
     async def run() -> Figures:
         value = os.urandom(size)
-        producer = AIOKafkaProducer(bootstrap_servers=servers, enable_idempotence=True, linger_ms=5)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=servers, enable_idempotence=True, linger_ms=AWAITED_LINGER
+        )
         await producer.start()
         await producer.send_and_wait(topic, value)
         left = iter(range(count))

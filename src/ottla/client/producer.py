@@ -210,18 +210,17 @@ class Producer:
         headers: HeadersInput | None = None,
     ) -> asyncio.Future[RecordMetadata]:
         """Send from a coroutine: returns when the record is in the buffer, with a future of its result."""
+        sent = self._sent_at_once(topic, value, key, partition, timestamp, headers)
+        if sent is not None:
+            return sent
         results = self._results()
         future = results.loop.create_future()
         callback = partial(results.resolve, future)
         if self._direct:
             place = -1 if partition is None else partition
-            try:
-                self._produce(topic, value, key, place, callback, None, timestamp or 0, headers)
-            except (BufferError, *REFUSALS) as failure:
-                arguments = (topic, value, key, place, callback, None, timestamp or 0, headers)
-                await self._buffer.aenqueue_after(failure, arguments, results)
-            if self._polls():
-                results.poll(self._buffer.poll)
+            await self._buffer.aenqueue(
+                (topic, value, key, place, callback, None, timestamp or 0, headers), results
+            )
             return future
         record = self._outgoing.record(topic, value, key, partition, timestamp, headers)
         if record is None:
@@ -252,9 +251,35 @@ class Producer:
         """Send from a coroutine, and wait until the record is written. Cancelling it does not unsend the
         record.
         """
+        sent = self._sent_at_once(topic, value, key, partition, timestamp, headers)
+        if sent is not None:
+            return await sent
         return await (
             await self.asubmit(topic, value, key, partition=partition, timestamp=timestamp, headers=headers)
         )
+
+    def _sent_at_once(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: HeadersInput | None,
+    ) -> asyncio.Future[RecordMetadata] | None:
+        """The future of a record that needs nothing but space in the buffer, and found it; else None."""
+        if not self._direct:
+            return None
+        results = self._results()
+        future = results.loop.create_future()
+        callback, place = partial(results.resolve, future), -1 if partition is None else partition
+        try:
+            self._produce(topic, value, key, place, callback, None, timestamp or 0, headers)
+        except (BufferError, *REFUSALS):
+            return None  # it is tried again by code that can wait, and that knows what to raise
+        if self._polls():
+            results.poll(self._buffer.poll)
+        return future
 
     # -- into the buffer ----------------------------------------------------------------------------------
 

@@ -94,12 +94,10 @@ class SendBuffer:
     async def aenqueue(self, arguments: Arguments, results: LoopResults) -> None:
         try:
             self.produce(*arguments)
-        except (BufferError, *REFUSALS) as failure:
-            await self.aenqueue_after(failure, arguments, results)
-
-    async def aenqueue_after(self, failure: Exception, arguments: Arguments, results: LoopResults) -> None:
-        """`enqueue_after` from a coroutine."""
-        if not isinstance(failure, BufferError):
+            return
+        except BufferError:
+            pass
+        except REFUSALS as failure:
             if not (_is_stale(failure) and await asyncio.to_thread(self._refresh, arguments[0])):
                 raise self._refusal(failure, arguments) from failure
             if self._enqueued(arguments):
