@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -129,6 +130,24 @@ def test_a_jvm_that_cannot_start_is_reported_clearly() -> None:
         output, errors = process.communicate(timeout=280)
     assert "Spark's JVM ended before it was ready; what it said is above" in output, errors
     assert "spark.driver.memory a lot" in output
+
+
+@pytest.mark.parametrize(("error", "level"), [(EOFError, "DEBUG"), (ValueError("bad token"), "ERROR")])
+def test_the_end_of_java_prints_no_trace_of_accumulators(
+    spark: SparkSession,
+    error: Exception,
+    level: str,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level("DEBUG", "ottla.pipeline")
+    with socket.socket() as connection:
+        try:
+            raise error
+        except Exception:  # noqa: BLE001 - as socketserver does
+            spark.sparkContext._accumulatorServer.handle_error(connection, ("127.0.0.1", 1))
+    assert [each.levelname for each in caplog.records] == [level]
+    assert capsys.readouterr().err == ""
 
 
 def test_the_session_has_the_settings_of_the_launcher(spark: SparkSession) -> None:

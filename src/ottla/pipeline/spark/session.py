@@ -14,6 +14,7 @@ still ends with the program, however that ends: it reads from a pipe that closes
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ from ottla.pipeline.spark.java import Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("ottla.pipeline")
 
 #: Renames one temporary file per checkpoint entry. The default of Spark runs several processes for each
 #: (chmod, readlink) on a local disk and makes a micro-batch three times slower.
@@ -151,7 +154,18 @@ def _session(settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    session.sparkContext._accumulatorServer.handle_error = accumulators_failed  # type: ignore[method-assign]
+    return session
+
+
+def accumulators_failed(request: object, client_address: object) -> None:
+    """For PySpark's server of accumulators, within an `except`: it prints a trace for every error.
+
+    When the JVM is gone that is one more, beside the message of those who use it.
+    """
+    is_end = isinstance(sys.exc_info()[1], EOFError | ConnectionError)
+    log.log(logging.DEBUG if is_end else logging.ERROR, "Spark's accumulators are lost", exc_info=True)
 
 
 def _launch(java: Java, wanted: Mapping[str, str], given: Sequence[str], archived: Path | None) -> None:
