@@ -17,6 +17,7 @@ import ottla.testing
 from client.consuming import until
 from ottla.client import (
     Avro,
+    ClientError,
     ClosedError,
     Json,
     QueueFullError,
@@ -173,6 +174,25 @@ def test_results_come_without_a_further_call_after_a_burst_of_sends(servers: str
             return len({(result.partition, result.offset) for result in await asyncio.gather(*futures)})
 
         assert asyncio.run(run()) == 3 * SENDS_BETWEEN_POLLS
+
+
+def test_callbacks_may_send_and_nothing_else(servers: str, topic: str, read_all: Reader) -> None:
+    """confluent-kafka aborts the process when one polls or flushes."""
+    count, errors = 3 * SENDS_BETWEEN_POLLS, []
+    with ottla.Producer(servers) as producer:
+
+        def echo(_: object) -> None:
+            producer.send(topic, b"echo")
+            for action in (producer.flush, producer.close):
+                with pytest.raises(ClientError, match="not flush, close"):
+                    action()
+                errors.append(action)
+
+        for _ in range(count):
+            producer.submit(topic, b"first").add_done_callback(echo)
+        until(lambda: len(errors) == 2 * count, "callbacks")
+        producer.flush()
+    assert Counter(each.value() for each in read_all(topic)) == {b"first": count, b"echo": count}
 
 
 def test_a_full_buffer_makes_senders_wait_and_loses_nothing(

@@ -4,13 +4,19 @@ The thread makes callbacks come whatever the application does. While an applicat
 thread and application would take Python's lock from each other for every callback; that costs more than the
 callbacks. So senders poll themselves, after many records, and the thread keeps out of the way as long as they
 do.
+
+confluent-kafka aborts the process when a callback polls or flushes. A callback of the application may send
+records, so a sender does not poll inside of one, and to flush or to close there is an error.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ottla.client.configuration import LOG
+from ottla.client.errors import ClientError
 from ottla.client.librdkafka import confluent_kafka
 
 _POLL_SECONDS = 0.1
@@ -26,6 +32,8 @@ class Poller:
         self._client = client
         self._stopping = False
         self._sender_polled = False
+        self._called_back: set[int] = set()
+        """Threads in which librdkafka may be calling back."""
         self._wanted = threading.Event()
         """Set to end the time in which the thread stands back."""
         self._thread = threading.Thread(target=self._run, name="ottla-producer", daemon=True)
@@ -33,8 +41,27 @@ class Poller:
 
     def poll_as_sender(self) -> None:
         """For a thread that sends, after many records: deal with the results that are there."""
-        self._sender_polled = True
-        self._poll(0)
+        if threading.get_ident() not in self._called_back:
+            self._sender_polled = True
+            self._poll(0)
+
+    @contextmanager
+    def callbacks(self) -> Iterator[None]:
+        """Around each call in which librdkafka calls back."""
+        self.check_no_callback()
+        thread = threading.get_ident()
+        self._called_back.add(thread)
+        try:
+            yield
+        finally:
+            self._called_back.discard(thread)
+
+    def check_no_callback(self) -> None:
+        if threading.get_ident() in self._called_back:
+            raise ClientError(
+                "a callback of the producer can send, but not flush, close or use transactions: "
+                "do that in another thread"
+            )
 
     def wake(self) -> None:
         """Somebody waits for results, and does not poll."""
@@ -45,13 +72,9 @@ class Poller:
         self._stopping = True
         self._wanted.set()
 
-    def stop_and_wait(self) -> bool:
-        """Whether the thread is at its end; it is not when a callback asks for it."""
+    def stop_and_wait(self) -> None:
         self.stop()
-        if self._thread is threading.current_thread():
-            return False
         self._thread.join(_JOIN_SECONDS)
-        return True
 
     def _run(self) -> None:
         while not self._stopping:
@@ -65,7 +88,8 @@ class Poller:
 
     def _poll(self, timeout: float) -> None:
         try:
-            self._client.poll(timeout)
+            with self.callbacks():
+                self._client.poll(timeout)
         except confluent_kafka.KafkaException as fatal:
             LOG.error("the producer is of no use any more: %s", fatal.args[0].str())
         except Exception:  # noqa: BLE001 - from a callback of the application: the next ones must still come

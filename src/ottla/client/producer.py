@@ -359,6 +359,7 @@ class Producer:
         """
         if self._transactions is None:
             raise TransactionError("this producer has no transactional_id: give it one to use transactions")
+        self._buffer.check_no_callback()
         return Transaction(self._transactions, consumer, timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
@@ -369,6 +370,7 @@ class Producer:
         """
         if self._buffer.closed:
             return
+        self._buffer.check_no_callback()
         deadline = time.monotonic() + timeout
         self._buffer.refuse()
         self._produce = self._buffer.produce

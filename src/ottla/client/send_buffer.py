@@ -55,6 +55,7 @@ class SendBuffer:
         """Held by the thread that waits for space in the buffer; others wait behind it."""
         self._poller = Poller(client)
         self.poll = self._poller.poll_as_sender
+        self.check_no_callback = self._poller.check_no_callback
         finalize(self, self._poller.stop)
 
     def __len__(self) -> int:
@@ -156,7 +157,8 @@ class SendBuffer:
             return 0
         left = _FLUSH_SLICE if deadline is None else deadline - time.monotonic()
         try:
-            return self._client.flush(min(_FLUSH_SLICE, max(0.0, left)))
+            with self._poller.callbacks():
+                return self._client.flush(min(_FLUSH_SLICE, max(0.0, left)))
         except confluent_kafka.KafkaException as fatal:  # raised once, the records fail one by one after it
             LOG.error("the producer is of no use any more: %s", fatal.args[0].str())
             return len(self._client)
@@ -177,10 +179,12 @@ class SendBuffer:
             LOG.error(
                 "the producer is closed with %d record(s) not answered: they count as not written", lost
             )
-            self._client.purge()
-            self._client.flush(_FLUSH_SLICE)
+            with self._poller.callbacks():
+                self._client.purge()
+                self._client.flush(_FLUSH_SLICE)
         self.closed = True
-        if self._poller.stop_and_wait() and (self._transactions is None or self._transactions.is_sound):
+        self._poller.stop_and_wait()
+        if self._transactions is None or self._transactions.is_sound:
             self._client.close()
 
     def abandon(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from ottla.client import polling
+from ottla.client import ClientError, polling
 from ottla.client.polling import Poller
 
 PATIENCE = 30.0
@@ -22,6 +22,7 @@ class Client:
     def __init__(self) -> None:
         self.by_thread = self.by_senders = 0
         self.failure: Exception | None = None
+        self.callback: Callable[[], None] | None = None
         self.result = threading.Event()
 
     def poll(self, timeout: float) -> int:
@@ -30,6 +31,9 @@ class Client:
             self.result.wait(0.001)
         else:
             self.by_senders += 1
+        if self.callback is not None:
+            callback, self.callback = self.callback, None
+            callback()
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
@@ -52,7 +56,8 @@ def client() -> Client:
 def poller(client: Client) -> Iterator[Poller]:
     poller = Poller(cast(Any, client))
     yield poller
-    assert poller.stop_and_wait()
+    poller.stop_and_wait()
+    assert not poller._thread.is_alive()
 
 
 @pytest.fixture
@@ -90,8 +95,27 @@ def test_a_thread_that_stands_back_ends_at_once(client: Client, poller: Poller) 
     poller.poll_as_sender()
     until(lambda: not poller._sender_polled)
     began = time.monotonic()
-    assert poller.stop_and_wait()
+    poller.stop_and_wait()
+    assert not poller._thread.is_alive()
     assert time.monotonic() - began < PATIENCE
+
+
+def test_a_sender_does_not_poll_inside_a_callback(client: Client, poller: Poller) -> None:
+    polls: list[int] = []
+
+    def send() -> None:
+        before = client.by_senders
+        poller.poll_as_sender()
+        polls.append(client.by_senders - before)
+        with pytest.raises(ClientError, match="can send, but not flush"):
+            poller.check_no_callback()
+
+    client.callback = send
+    until(lambda: polls == [0])
+    client.callback = send
+    while len(polls) == 1:
+        poller.poll_as_sender()
+    assert polls == [0, 0]
 
 
 def test_errors_of_callbacks_are_logged_for_senders_and_thread(
