@@ -71,6 +71,18 @@ def test_a_consumer_that_is_not_read_from_keeps_no_partitions(servers: str, topi
         until(lambda: (idle.poll(0.01), busy.poll(0.01), idle.assignment())[-1], "share of the other member")
 
 
+def test_reading_inside_a_rebalance_callback_is_an_error_that_says_so(servers: str, topic: str) -> None:
+    fill(servers, topic, [b"x"])
+
+    def on_assign(consumer: ottla.Consumer, _: object) -> None:
+        consumer.poll(0)
+
+    with ottla.Consumer(topic, bootstrap_servers=servers, group_id=group(), on_assign=on_assign) as consumer:
+        with pytest.raises(ClientError, match="a rebalance callback cannot read"):
+            consumer.poll(PATIENCE)
+        assert [each.value for each in read(consumer, 1)] == [b"x"]
+
+
 def test_a_consumer_reads_several_topics_and_patterns(servers: str, make_topic: Callable[[int], str]) -> None:
     first, second, third = make_topic(1), make_topic(1), make_topic(1)
     for name in (first, second, third):

@@ -191,6 +191,8 @@ class Consumer(Rebalancing):
         """Everything that was handed out is finished. Wait until there are records: False if none came."""
         if self._closed:
             raise ClosedError(f"{self!r} cannot be read from")
+        if self._in_callback:
+            raise ClientError("a rebalance callback cannot read: records come when it has returned")
         buffer = self._buffer
         buffer.settle()
         now = time.monotonic()

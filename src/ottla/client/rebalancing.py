@@ -49,6 +49,8 @@ class Rebalancing(Incoming):
         self._sent: dict[TopicPartition, Position] = {}
         """Positions that were last put into a transaction."""
         self._revoked_in_transaction: set[TopicPartition] = set()
+        self._in_callback = False
+        """The application's own code for a rebalance is running."""
         self._pool: Callable[[list[TopicPartition], bool], None] | None = None
         """A pool that works on the records, told of partitions that go: revoked, or lost."""
 
@@ -100,8 +102,7 @@ class Rebalancing(Incoming):
         self._set_assigned(self._assigned.union(names))
         self._starts = {}
         try:
-            if self._callbacks[0] is not None:
-                self._callbacks[0](self, names)
+            self._call_back(self._callbacks[0], names)
             for name, each in zip(names, partitions, strict=True):
                 if name in self._starts:
                     each.offset = self._first[name] = self._starts[name]
@@ -128,8 +129,7 @@ class Rebalancing(Incoming):
         try:
             if self._pool is not None:
                 self._pool(names, not commit)
-            if callback is not None:
-                callback(self, names)
+            self._call_back(callback, names)
             if commit:
                 known = self._buffer.positions()
                 self._committer.revoked(
@@ -145,6 +145,14 @@ class Rebalancing(Incoming):
             self._set_assigned(self._assigned.difference(names))
             for name in names:
                 self._first.pop(name, None)
+
+    def _call_back(self, callback: Rebalanced | None, names: list[TopicPartition]) -> None:
+        if callback is not None:
+            self._in_callback = True
+            try:
+                callback(self, names)
+            finally:
+                self._in_callback = False
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
         super()._forget(partitions)
