@@ -58,6 +58,7 @@ class ClusterClient:
         self._rng = world.rng(f"choices of {host}")
         self._places: dict[Key, int] = {}
         self._epochs: dict[tuple[bytes, int], int] = {}  # of topic ids and partitions
+        self._least_epochs: dict[tuple[str, int], int] = {}
 
     async def call(self, request: Any, *, timeout: float, version: int | None = None) -> Any:
         key = _key_of(request)
@@ -72,6 +73,12 @@ class ClusterClient:
         if any(_errors(response)):
             self._places.pop(key, None)
         return response
+
+    def has_seen(self, partition: tuple[str, int], leader_epoch: int) -> None:
+        """Records of this epoch were read, maybe by others: a broker that knows an older one is not asked."""
+        if leader_epoch > self._least_epochs.get(partition, -1):
+            self._least_epochs[partition] = leader_epoch
+            self._places.pop(partition, None)
 
     async def close(self) -> None:
         for client in self._clients.values():
@@ -100,7 +107,7 @@ class ClusterClient:
                 place, error = (found.leader_id, found.error_code) if found else (-1, 0)
                 if found is not None:
                     newest = self._epochs.setdefault((topic.topic_id, key[1]), found.leader_epoch)
-                    if found.leader_epoch < newest:
+                    if found.leader_epoch < max(newest, self._least_epochs.get(key, -1)):
                         place = -1
                     self._epochs[topic.topic_id, key[1]] = max(found.leader_epoch, newest)
         except UnsupportedByPeer as error:

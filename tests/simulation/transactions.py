@@ -246,8 +246,8 @@ class Run:
             reader = self._reader(name, committed=committed)
             await self._within(reader.read_to(self.history.ends), f"the {name} records")
         offsets = stable_offsets(self._client("last"), GROUP, self._keys[INPUT], self.history)
-        for key, offset in (await self._within(offsets, "stable offsets")).items():
-            self.history.final_offsets[GROUP, key] = max(offset, 0)
+        for key, last in (await self._within(offsets, "stable offsets")).items():
+            self.history.final_offsets[GROUP, key] = max(last.offset, 0)
 
     async def _within(self, work: Awaitable[T], what: str) -> T:
         try:

@@ -217,13 +217,13 @@ class Transformer(Member):
 
     async def _go_to_committed(self) -> None:
         found = await stable_offsets(self._client, self._group, self._keys, self._instances.history)
-        self._reader.assign({key: max(offset, 0) for key, offset in found.items()})
+        self._reader.assign(found)
 
     async def _transform(self, producer: TransactionalProducer, read: dict[Key, list[int]]) -> None:
         """One transaction. If it is not committed, what was read is read again."""
         rng, member = self._instances.rng, (self._id, self._generation)
         transaction = producer.begin()
-        positions = {key: self._reader.position(key) for key in read}
+        positions = {key: self._reader.to_commit(key) for key in read}
         stall = self._instances.draw_stall() if rng.random() < _STALLED_SHARE else 0.0
         stall_at = rng.randrange(2)
         try:

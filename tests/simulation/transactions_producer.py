@@ -32,6 +32,7 @@ from ottla.protocol.messages.txn_offset_commit import (
 from ottla.protocol.records import Record, encode_batch
 from ottla.testing.simulation.virtual_time import START_MS
 from simulation.transactions_network import LateNetwork
+from simulation.transactions_readers import Committed
 from transaction_history.history import History, Key, Outcome, Send, Source, Transaction
 
 logger = logging.getLogger("ottla.simulation")
@@ -191,11 +192,11 @@ class TransactionalProducer:
         transaction: Transaction,
         group: str,
         member: tuple[str, int],
-        offsets: Mapping[Key, int],
+        offsets: Mapping[Key, Committed],
     ) -> None:
         """Where a group goes on, in the name of one of its members with its generation."""
         self._has_begun = True
-        transaction.offsets.update({(group, key): offset for key, offset in offsets.items()})
+        transaction.offsets.update({(group, key): committed.offset for key, committed in offsets.items()})
         if self._protocol == 1 and group not in self._added:
             request = AddOffsetsToTxnRequest(
                 transactional_id=self._id,
@@ -206,10 +207,13 @@ class TransactionalProducer:
             await self._until_done(request, _ADD_OFFSETS, lambda response: int(response.error_code))
             self._added.add(group)
         topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-        for (topic, index), offset in offsets.items():
+        for (topic, index), committed in offsets.items():
             topics.setdefault(topic, []).append(
                 TxnOffsetCommitRequestPartition(
-                    partition_index=index, committed_offset=offset, committed_metadata=""
+                    partition_index=index,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    committed_metadata="",
                 )
             )
         commit = TxnOffsetCommitRequest(
