@@ -32,7 +32,7 @@ DECORATORS = [
 
 ALLOWED = {
     # Called by the standard library, pytest, asyncio or the selector protocol.
-    "formatStack", "teardown", "handle_error", "daemon_threads", "gettimeout", "modify", "get_map",
+    "formatStack", "teardown", "daemon_threads", "gettimeout", "modify", "get_map",
     "_run_once", "_timer_handle_cancelled", "_log_destroy_pending", "__dir__", "do_GET", "log_message",
     # Called by Spark and pyarrow.
     "streamReader", "streamWriter", "latestOffset", "reportLatestOffset", "getDefaultReadLimit",
