@@ -61,6 +61,26 @@ def test_records_come_one_by_one_and_in_batches(servers: str, single: str) -> No
     run(program())
 
 
+def test_commits_and_polls_inside_the_loop_repeat_no_record(servers: str, single: str) -> None:
+    async def program() -> None:
+        place = TopicPartition(single, 0)
+        found = []
+        async with AsyncConsumer(
+            single, bootstrap_servers=servers, group_id=group(), commit="manual"
+        ) as consumer:
+            async for record in consumer:
+                found.append(record.offset)
+                if record.offset == 2:
+                    found += [each.offset for each in await consumer.fetch(2)]
+                await consumer.commit()
+                assert await consumer.committed() == {place: found[-1] + 1}
+                if len(found) == 7:
+                    break
+        assert found == [0, 1, 2, 3, 4, 5, 6]
+
+    run(program())
+
+
 def test_a_seek_of_another_task_does_not_end_batches(
     servers: str, single: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

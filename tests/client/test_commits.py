@@ -61,6 +61,35 @@ def test_a_record_is_finished_when_the_next_one_is_asked_for(servers: str, singl
     assert committed(servers, name, single) == 7
 
 
+def test_a_commit_inside_the_loop_covers_each_record_and_repeats_none(servers: str, single: str) -> None:
+    place = TopicPartition(single, 0)
+    found = []
+    with ottla.Consumer(single, bootstrap_servers=servers, group_id=group(), commit="manual") as consumer:
+        for record in consumer:
+            consumer.commit()
+            found.append(record.offset)
+            assert consumer.committed(place) == {place: record.offset + 1}
+            if record.offset == 2:
+                consumer._tick_at = 0.0  # as if a second had passed
+            if len(found) == 6:
+                break
+    assert found == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_record_that_is_polled_inside_the_loop_is_not_handed_out_by_the_loop(
+    servers: str, single: str
+) -> None:
+    found = []
+    with ottla.Consumer(single, bootstrap_servers=servers, group_id=group()) as consumer:
+        for record in consumer:
+            found.append(record.offset)
+            if record.offset == 2:
+                found += [each.offset for each in read(consumer, 2)]
+            if len(found) == 7:
+                break
+    assert found == [0, 1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("mode", ["auto", "sync", "async", "async-then-sync", "manual"])
 def test_modes_of_committing(servers: str, single: str, mode: CommitMode) -> None:
     name, commits = group(), Commits()

@@ -84,11 +84,11 @@ class AsyncConsumer:
         consumer, clock = self.consumer, time.monotonic
         buffer = consumer._buffer
         while await self._advance(consumer._batch_size, None):
-            records, first = buffer.records, buffer.finished
+            records, first, settled = buffer.records, buffer.finished, buffer.settled
             buffer.out = 1
             for buffer.finished, record in enumerate(records[first:] if first else records, first):
                 yield record
-                if self._calls or buffer.records is not records:
+                if self._calls or buffer.records is not records or buffer.settled != settled:
                     break
                 if clock() >= consumer._tick_at or consumer._stopped:
                     break

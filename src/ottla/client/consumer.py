@@ -162,11 +162,13 @@ class Consumer(Rebalancing):
         """Records one by one, for ever: it waits for the next one until `stop()` or Ctrl-C."""
         buffer, clock = self._buffer, time.monotonic
         while self._advance(self._batch_size, None):
-            records, first = buffer.records, buffer.finished
+            records, first, settled = buffer.records, buffer.finished, buffer.settled
             buffer.out = 1
             for buffer.finished, record in enumerate(records[first:] if first else records, first):
                 yield record
-                if buffer.records is not records or clock() >= self._tick_at or self._stopped:
+                if buffer.records is not records or buffer.settled != settled:
+                    break  # also by a commit, or a poll, inside the loop
+                if clock() >= self._tick_at or self._stopped:
                     break
             del records  # before the next ones are read: see ReceivedRecords
 

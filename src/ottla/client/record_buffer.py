@@ -35,6 +35,8 @@ class RecordBuffer:
         """So many records at the front are finished."""
         self.out = 0
         """So many records after those are handed out."""
+        self.settled = 0
+        """Counts `settle`: a loop over the records begins anew when somebody else has asked for some."""
         self._left: Positions = {}
         """Of the finished records that have left the buffer, and of seeks."""
         self._ends: Positions = {}
@@ -54,6 +56,7 @@ class RecordBuffer:
 
     def settle(self) -> None:
         """What was handed out is finished."""
+        self.settled += 1
         self.finished += self.out
         self.out = 0
         if self.finished >= len(self.records):
