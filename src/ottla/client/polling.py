@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ottla.client.configuration import LOG
 from ottla.client.errors import ClientError
@@ -34,8 +34,10 @@ class Poller:
         self._sender_polled = False
         self._called_back: set[int] = set()
         """Threads in which librdkafka may be calling back."""
-        self._wanted = threading.Event()
-        """Set to end the time in which the thread stands back."""
+        self._unwanted = threading.Lock()
+        """Released to end the time in which the thread stands back. An event will not do: the garbage
+        collector, a signal's handler or a forked child may stop the poller while the event's lock is held.
+        """
         self._thread = threading.Thread(target=self._run, name="ottla-producer", daemon=True)
         self._thread.start()
 
@@ -66,23 +68,27 @@ class Poller:
     def wake(self) -> None:
         """Somebody waits for results, and does not poll."""
         self._sender_polled = False
-        self._wanted.set()
+        self._end_standing_back()
 
     def stop(self) -> None:
         self._stopping = True
-        self._wanted.set()
+        self._end_standing_back()
 
     def stop_and_wait(self) -> None:
         self.stop()
         self._thread.join(_JOIN_SECONDS)
 
+    def _end_standing_back(self) -> None:
+        with suppress(RuntimeError):  # it is released already
+            self._unwanted.release()
+
     def _run(self) -> None:
         while not self._stopping:
             if self._sender_polled:
                 self._sender_polled = False
-                self._wanted.clear()
+                self._unwanted.acquire(blocking=False)
                 if not self._stopping:
-                    self._wanted.wait(_STAND_BACK_SECONDS)
+                    self._unwanted.acquire(timeout=_STAND_BACK_SECONDS)
             else:
                 self._poll(_POLL_SECONDS)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
 from typing import Any, cast
 
 import pytest
@@ -98,6 +100,37 @@ def test_a_thread_that_stands_back_ends_at_once(client: Client, poller: Poller) 
     poller.stop_and_wait()
     assert not poller._thread.is_alive()
     assert time.monotonic() - began < PATIENCE
+
+
+def test_the_thread_may_be_woken_and_stopped_at_each_of_its_lines(client: Client) -> None:
+    """As by the garbage collector, which runs in any thread and stops the poller of a lost producer."""
+    lines: list[int] = []
+
+    def at_each_line(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+        if event == "line" and "poller" in made:
+            polled = made["poller"]._sender_polled
+            made["poller"].wake()
+            made["poller"]._sender_polled = polled
+            lines.append(frame.f_lineno)
+        return at_each_line
+
+    def lines_are(count: int) -> bool:
+        return len(lines) >= count
+
+    made: dict[str, Poller] = {}
+    threading.settrace(at_each_line)
+    try:
+        poller = Poller(cast(Any, client))
+    finally:
+        threading.settrace(cast(Any, None))
+    made["poller"] = poller
+    for _ in range(20):
+        poller.poll_as_sender()
+        until(lambda: not poller._sender_polled)
+        enough = len(lines) + 20
+        until(partial(lines_are, enough))
+    poller.stop_and_wait()
+    assert not poller._thread.is_alive()
 
 
 def test_a_sender_does_not_poll_inside_a_callback(client: Client, poller: Poller) -> None:
