@@ -106,8 +106,10 @@ class LoopResults:
     def poll(self, poll: Callable[[], None]) -> None:
         """Within the event loop: deal with the results that are there."""
         self._waking = True
-        poll()
-        self._hand_over()
+        try:
+            poll()
+        finally:  # also on Ctrl-C: without it no result would wake the loop any more
+            self._hand_over()
 
     def _hand_over(self) -> None:
         self._waking = False  # before the first result is taken: what is appended later wakes again
