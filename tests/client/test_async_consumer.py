@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -59,6 +60,22 @@ def test_records_come_one_by_one_and_in_batches(servers: str, single: str) -> No
             assert await consumer.assignment() == {place}
 
     run(program())
+
+
+def test_a_call_that_outlives_its_loop_does_not_hold_up_the_next_loop(servers: str, single: str) -> None:
+    consumer = AsyncConsumer(single, bootstrap_servers=servers, group_id=group())
+
+    async def leave() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer._call(time.sleep, 0.3), 0.05)
+
+    async def go_on() -> None:
+        async with consumer:
+            assert [each.offset for each in await consumer.fetch(10)][:1] == [0]
+            assert not consumer._calls
+
+    run(leave())
+    run(go_on())
 
 
 def test_commits_and_polls_inside_the_loop_repeat_no_record(servers: str, single: str) -> None:

@@ -17,7 +17,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -54,8 +53,10 @@ class AsyncConsumer:
                 call.add_done_callback(partial(self._ended, asyncio.get_running_loop()))
 
     def _ended(self, loop: asyncio.AbstractEventLoop, call: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the loop is closed
+        try:
             loop.call_soon_threadsafe(self._calls.discard, call)
+        except RuntimeError:  # the loop is closed; the consumer may go on with another one
+            self._calls.discard(call)
 
     async def __aenter__(self) -> Self:
         return self
