@@ -62,6 +62,30 @@ def test_records_come_one_by_one_and_in_batches(servers: str, single: str) -> No
     run(program())
 
 
+@pytest.mark.parametrize("way", ["fetch", "loop"])
+def test_tasks_that_share_a_consumer_share_its_records(servers: str, single: str, way: str) -> None:
+    found: list[int] = []
+
+    async def read(consumer: AsyncConsumer) -> None:
+        if way == "fetch":
+            while len(found) < 10 and (records := await consumer.fetch(2, timeout=1)):
+                found.extend(each.offset for each in records)
+                await asyncio.sleep(0)
+            return
+        async for record in consumer:
+            found.append(record.offset)
+            await asyncio.sleep(0)
+            if len(found) >= 10:
+                consumer.stop()
+
+    async def program() -> None:
+        async with AsyncConsumer(single, bootstrap_servers=servers, group_id=group()) as consumer:
+            await asyncio.gather(*(read(consumer) for _ in range(3)))
+
+    run(program())
+    assert sorted(found) == list(range(10))
+
+
 def test_a_call_that_outlives_its_loop_does_not_hold_up_the_next_loop(servers: str, single: str) -> None:
     consumer = AsyncConsumer(single, bootstrap_servers=servers, group_id=group())
 

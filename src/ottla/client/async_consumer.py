@@ -40,6 +40,9 @@ class AsyncConsumer:
         """The consumer behind it. It belongs to the thread while `_calls` is not empty, else to the loop."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-consumer")
         self._calls: set[Future[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = asyncio.Lock()
+        """Of the tasks of `_loop` that read: one has its records before the next one asks for some."""
 
     async def _call(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
         call = self._thread.submit(function, *arguments, **options)
@@ -129,10 +132,13 @@ class AsyncConsumer:
     async def _advance(self, limit: int, timeout: float | None) -> bool:
         """In short waits: a call that is abandoned must not keep the thread from others."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop, self._turn = loop, asyncio.Lock()
         while True:
-            wait = _WAIT if deadline is None else min(_WAIT, max(0.0, deadline - time.monotonic()))
-            if await self._call(self.consumer._advance, limit, wait):
-                return True
+            async with self._turn:
+                wait = _WAIT if deadline is None else min(_WAIT, max(0.0, deadline - time.monotonic()))
+                if await self._call(self.consumer._advance, limit, wait):
+                    return True
             if self.consumer._stopped or (deadline is not None and time.monotonic() >= deadline):
                 return False
 
