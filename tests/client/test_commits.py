@@ -61,6 +61,28 @@ def test_a_record_is_finished_when_the_next_one_is_asked_for(servers: str, singl
     assert committed(servers, name, single) == 7
 
 
+def test_a_consumer_that_was_interrupted_while_it_joined_joins_at_the_next_read(
+    servers: str, single: str
+) -> None:
+    with ottla.Consumer(single, bootstrap_servers=servers, group_id=group()) as consumer:
+        join = consumer._join
+        assert join is not None
+        calls: list[bool] = []
+
+        def interrupted() -> None:
+            calls.append(True)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            join()
+
+        consumer._join = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(1)
+        record = consumer.poll(10)
+        assert record is not None
+        assert record.offset == 0
+
+
 def test_a_commit_inside_the_loop_covers_each_record_and_repeats_none(servers: str, single: str) -> None:
     place = TopicPartition(single, 0)
     found = []

@@ -52,8 +52,8 @@ class Incoming(Seeking):
     def _messages(self, limit: int, wait: float) -> list[Message]:
         """What librdkafka has: `consume` alone would wait for a full batch."""
         if self._join is not None:
-            join, self._join = self._join, None
-            join()
+            self._join()
+            self._join = None  # not before: a consumer that was interrupted must still join
         moved = self._moves
         self._missing.look(self._consumer, time.monotonic())
         messages = self._consumer.consume(limit, 0.0)
