@@ -5,6 +5,7 @@ tells apart.
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from ottla.client import (
     RecordTooLargeError,
     TransactionAbortedError,
     TransactionError,
+    polling,
 )
 
 Reader = Callable[..., list[Message]]
@@ -210,3 +212,24 @@ def test_a_transaction_lives_through_the_death_of_a_leader() -> None:
         survivors = ",".join(each.bootstrap_servers for n, each in cluster.brokers.items() if n != victim)
         found = [message.value() for message in read_topic(survivors, "t")]
         assert found == [b"before", b"during", b"during", b"after"]
+
+
+def test_a_callback_that_flushes_while_a_transaction_commits_is_refused(
+    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 3.0)  # so that the commit is what calls back
+    errors: list[BaseException | None] = []
+    with ottla.Producer(servers, transactional_id=uuid.uuid4().hex, linger_ms=200) as producer:
+
+        def flush(_: object) -> None:
+            try:
+                producer.flush(5)
+            except ottla.client.ClientError as error:
+                errors.append(error)
+
+        with producer.transaction():
+            producer.submit(topic, b"x").add_done_callback(flush)
+            producer._buffer.poll()
+            time.sleep(0.15)
+            producer._buffer.poll()
+    assert ["can send, but not flush" in str(each) for each in errors] == [True]

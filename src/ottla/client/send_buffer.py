@@ -56,6 +56,8 @@ class SendBuffer:
         self._poller = Poller(client)
         self.poll = self._poller.poll_as_sender
         self.check_no_callback = self._poller.check_no_callback
+        if transactions is not None:
+            transactions.callbacks = self._poller.callbacks
         finalize(self, self._poller.stop)
 
     def __len__(self) -> int:

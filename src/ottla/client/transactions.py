@@ -15,6 +15,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -52,6 +53,8 @@ class TransactionState:
         self._ready = False
         self._ended: ClientError | None = None
         self._busy = threading.Lock()
+        self.callbacks: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Around each step: librdkafka flushes, and so calls back, when it commits."""
 
     @property
     def is_sound(self) -> bool:
@@ -153,7 +156,8 @@ class TransactionState:
         while True:
             left = deadline - time.monotonic()
             try:
-                step(max(0.1, min(_ONE_TRY, left)))
+                with self.callbacks():
+                    step(max(0.1, min(_ONE_TRY, left)))
             except confluent_kafka.KafkaException as failure:
                 error = failure.args[0]
                 if error.txn_requires_abort():
