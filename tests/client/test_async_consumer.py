@@ -193,6 +193,23 @@ def test_seeks_of_another_task_skip_no_record(
         sys.setswitchinterval(interval)
 
 
+@pytest.mark.parametrize(("delivery", "committed"), [("at-most-once", 4), ("at-least-once", -1)])
+def test_at_most_once_reads_no_further_than_it_hands_out(
+    servers: str, single: str, delivery: str, committed: int
+) -> None:
+    """It commits what it reads before it hands it out: a crash would lose what is read ahead."""
+    name, place = group(), TopicPartition(single, 0)
+
+    async def program() -> None:
+        async with AsyncConsumer(
+            single, bootstrap_servers=servers, group_id=name, delivery=delivery
+        ) as consumer:
+            assert len(await consumer.fetch(4)) == 4
+            assert (await consumer.committed()).get(place, -1) == committed
+
+    run(program())
+
+
 def test_other_tasks_go_on_while_a_consumer_waits(servers: str, single: str) -> None:
     async def program() -> None:
         async with AsyncConsumer(bootstrap_servers=servers) as consumer:

@@ -30,13 +30,18 @@ R = TypeVar("R")
 _WAIT = 0.1
 """Other calls wait at most so long for one that waits for records."""
 _READ_AHEAD = 2_000
-"""The default of `batch_size`, larger than that of `Consumer`: a way to the thread and back costs more."""
+"""The default of `batch_size`, larger than that of `Consumer`: a way to the thread and back costs more. Not
+for at-most-once, where a crash loses what is read ahead."""
 
 
 class AsyncConsumer:
     def __init__(self, *topics: str | re.Pattern[str], **options: Any) -> None:
-        """Topics and options are those of `Consumer`; `batch_size` is 2,000 unless given."""
-        self.consumer = Consumer(*topics, **{"batch_size": _READ_AHEAD, **options})
+        """Topics and options are those of `Consumer`; `batch_size` is 2,000 where records are not read at
+        most once.
+        """
+        if options.get("delivery") != "at-most-once":
+            options = {"batch_size": _READ_AHEAD, **options}
+        self.consumer = Consumer(*topics, **options)
         """The consumer behind it. It belongs to the thread while `_calls` is not empty, else to the loop."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-consumer")
         self._calls: set[Future[Any]] = set()
@@ -105,7 +110,8 @@ class AsyncConsumer:
         size = max_records or self.consumer._batch_size
         if records := self._at_hand(size):
             return records
-        while await self._advance(max(size, self.consumer._batch_size), timeout):
+        ahead = size if self.consumer.delivery == "at-most-once" else max(size, self.consumer._batch_size)
+        while await self._advance(ahead, timeout):
             if records := self.consumer._buffer.take(size):
                 return records  # none are left when another task has sought meanwhile
         return []
