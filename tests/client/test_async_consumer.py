@@ -68,8 +68,8 @@ def test_tasks_that_share_a_consumer_share_its_records(servers: str, single: str
 
     async def read(consumer: AsyncConsumer) -> None:
         if way == "fetch":
-            while len(found) < 10 and (records := await consumer.fetch(2, timeout=1)):
-                found.extend(each.offset for each in records)
+            while len(found) < 10:
+                found.extend(each.offset for each in await consumer.fetch(2, timeout=0.2))
                 await asyncio.sleep(0)
             return
         async for record in consumer:
