@@ -92,7 +92,7 @@ class FetchLoop:
         self._unflushed: dict[Key, None] = {}  # not asked for before that is done
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._call: asyncio.Task[Any] | None = None  # the request under way
+        self._asking: asyncio.Task[Any] | None = None  # waits for the leader's answer
         self._interrupted = False
         self._may_interrupt_at = 0.0
         self._unreachable = False
@@ -121,9 +121,9 @@ class FetchLoop:
         Its first producer waits for this. At most one request in `replica.fetch.wait.max.ms` is given up.
         """
         now = self._loop.time()
-        if self._call is not None and now >= self._may_interrupt_at:
+        if self._asking is not None and not self._interrupted and now >= self._may_interrupt_at:
             self._may_interrupt_at = now + self._settings().max_wait_ms / 1000
-            self._interrupted = self._call.cancel()
+            self._interrupted = self._asking.cancel()
 
     def forget(self, key: Key) -> None:
         self._partitions.pop(key, None)
@@ -201,20 +201,10 @@ class FetchLoop:
         if request is None:
             await self._wait_for_wake()
             return
-        self._interrupted = False
-        try:
-            self._call = self._loop.create_task(self._leader.call(request, timeout=settings.timeout))
-            response = await self._call
-        except asyncio.CancelledError:
-            this = asyncio.current_task()
-            if not self._interrupted or (this is not None and this.cancelling()):
-                raise
+        response = await self._ask(request, settings.timeout)
+        if response is None:
             self._plan.failed()
             return
-        finally:
-            if self._call is not None:
-                self._call.cancel()
-                self._call = None
         if self._unreachable:
             self._unreachable = False
             logger.info("replicating from broker %d again", self._leader_id)
@@ -229,6 +219,23 @@ class FetchLoop:
             await self._take(answers)
         elif self._loop.time() - began < settings.max_wait_ms / 2000:
             await self._pause()
+
+    async def _ask(self, request: Request, timeout: float) -> Any:
+        """The leader's answer; None when the request was given up for a new partition (`_interrupt`)."""
+        # The task that waits is cancelled, not one of its own for the request: that would cost each fetch two
+        # more iterations of the event loop.
+        self._asking = this = asyncio.current_task()
+        assert this is not None
+        try:
+            return await self._leader.call(request, timeout=timeout)
+        except asyncio.CancelledError:
+            if not self._interrupted or this.cancelling() > 1:
+                raise
+            return None
+        finally:
+            if self._interrupted:
+                this.uncancel()
+            self._asking, self._interrupted = None, False
 
     async def _pause(self) -> None:
         """A leader that answers at once, time and again, with nothing may not keep this broker busy."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ottla.peer.client import PeerUnreachable
 from ottla.replication.fetch_plan import FetchSettings
 from ottla.replication.partition import Partition
 from unit.replication.follower_loops import (
@@ -162,6 +163,35 @@ async def test_a_loop_stops_in_the_moment_in_which_a_request_is_given_up() -> No
     await scripted.asked.wait()
     loop.follow(followers[1])
     await asyncio.wait_for(loop.stop(), 10)
+
+
+class BreakingLeader(SlowLeader):
+    """Its connection breaks in the moment in which a request is given up."""
+
+    breaks = True
+
+    async def call(self, request: Any, *, timeout: float) -> Any:
+        try:
+            return await super().call(request, timeout=timeout)
+        except asyncio.CancelledError:
+            if not self.breaks:
+                raise
+            raise PeerUnreachable(("leader", 9092), "it broke", maybe_done=True) from None
+
+
+@in_event_loop
+async def test_requests_are_given_up_again_after_a_connection_broke_meanwhile() -> None:
+    followers = [following(index=index) for index in range(3)]
+    scripted = BreakingLeader(*(led(index=index) for index in range(3)))
+    async with running(scripted, followers[0], settings=FetchSettings(max_wait_ms=0, backoff=0.0)) as loop:
+        for follower in followers[1:]:
+            await scripted.asked.wait()
+            scripted.asked.clear()
+            loop.follow(follower)
+        await scripted.asked.wait()
+        scripted.breaks = False
+        (topic,) = scripted.fetches[2].topics
+        assert [each.partition for each in topic.partitions] == [0, 1, 2]
 
 
 @in_event_loop
