@@ -60,10 +60,17 @@ gather:
 kcat zookeeper:
 	@scripts/need-$@
 
+# These keep all processors busy themselves, or measure times: one after the other.
+ALONE := tests/attacks tests/crash tests/pipeline tests/simulation
+
+# A failure in one part does not keep the others from being run.
 test-slow: install kcat zookeeper slow-tools  ## the tests that need minutes, Java, Maven, Go or npm, and properties at length
-	$(BIN)/pytest -m slow
-	OTTLA_TEST_EFFORT=thorough $(BIN)/pytest -n auto --timeout 1800 -m "not slow" tests/property tests/unit/coordinator tests/damage \
-		tests/crash/test_log_recovery.py tests/simulation
+	@failed=0; \
+	$(BIN)/pytest -n auto --dist loadgroup -m slow $(ALONE:%=--ignore %) || failed=1; \
+	$(BIN)/pytest -m slow $(ALONE) || failed=1; \
+	OTTLA_TEST_EFFORT=thorough $(BIN)/pytest -n auto --timeout 1800 -m "not slow" tests/property tests/unit/coordinator \
+		tests/damage tests/crash/test_log_recovery.py tests/simulation || failed=1; \
+	exit $$failed
 
 slow-tools:
 	@scripts/slow-tools
