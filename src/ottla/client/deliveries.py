@@ -22,6 +22,8 @@ from ottla.client.records import RecordMetadata
 
 _NEW = tuple.__new__
 """Makes a named tuple in half the time that its own constructor takes: there is one for each record."""
+MANY = 8
+"""When so many results have come, the event loop takes the rest of them itself."""
 
 
 def metadata_of(message: confluent_kafka.Message) -> RecordMetadata:
@@ -79,36 +81,46 @@ class Failures:
 class LoopResults:
     """Results for the futures of one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, poll: Callable[[], None]) -> None:
+        """`poll` lets librdkafka call back with the results that are there."""
         self.loop = loop
         self.gate = asyncio.Lock()
         """Held by the task that waits for the producer's buffer; others wait behind it, in order."""
+        self.resolve = self._resolve
+        """Called in the thread that polls. One bound method for all records."""
+        self._poll = poll
         self._ready: deque[tuple[asyncio.Future[RecordMetadata], RecordMetadata | ClientError]] = deque()
         self._waking = False
 
-    def resolve(
+    def _resolve(
         self,
         future: asyncio.Future[RecordMetadata],
         error: confluent_kafka.KafkaError | None,
         message: confluent_kafka.Message,
     ) -> None:
-        """Called in the thread that polls."""
         self._ready.append(
             (future, metadata_of(message) if error is None else send_error(error, message.topic()))
         )
         if not self._waking:
             self._waking = True
             try:
-                self.loop.call_soon_threadsafe(self._hand_over)
+                self.loop.call_soon_threadsafe(self._woken)
             except RuntimeError:  # the loop is closed, and with it everybody who waited
                 LOG.warning("the event loop closed before the result of a send to %r", message.topic())
 
-    def poll(self, poll: Callable[[], None]) -> None:
+    def poll(self) -> None:
         """Within the event loop: deal with the results that are there."""
         self._waking = True
         try:
-            poll()
+            self._poll()
         finally:  # also on Ctrl-C: without it no result would wake the loop any more
+            self._hand_over()
+
+    def _woken(self) -> None:
+        """Where many results come, thread and loop would take Python's lock from each other for each one."""
+        if len(self._ready) >= MANY:
+            self.poll()
+        else:
             self._hand_over()
 
     def _hand_over(self) -> None:

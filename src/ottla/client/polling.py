@@ -12,6 +12,7 @@ records, so a sender does not poll inside of one, and to flush or to close there
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -23,6 +24,7 @@ _POLL_SECONDS = 0.1
 _STAND_BACK_SECONDS = 0.003
 """The longest that a result waits when the last sender stops right after it polled."""
 _JOIN_SECONDS = 2.0
+_LOOK_SECONDS = 0.001
 
 
 class Poller:
@@ -75,8 +77,12 @@ class Poller:
         self._end_standing_back()
 
     def stop_and_wait(self) -> None:
+        """Nobody polls any more: the client may be freed."""
         self.stop()
         self._thread.join(_JOIN_SECONDS)
+        deadline = time.monotonic() + _JOIN_SECONDS
+        while self._called_back - {threading.get_ident()} and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)  # for a sender, or an event loop, that polls just now
 
     def _end_standing_back(self) -> None:
         with suppress(RuntimeError):  # it is released already
@@ -95,7 +101,8 @@ class Poller:
     def _poll(self, timeout: float) -> None:
         try:
             with self.callbacks():
-                self._client.poll(timeout)
+                if not self._stopping:
+                    self._client.poll(timeout)
         except confluent_kafka.KafkaException as fatal:
             LOG.error("the producer is of no use any more: %s", fatal.args[0].str())
         except Exception:  # noqa: BLE001 - from a callback of the application: the next ones must still come

@@ -270,7 +270,9 @@ class Producer:
         """The future of a record that needs nothing but space in the buffer, and found it; else None."""
         if not self._direct:
             return None
-        results = self._results()
+        results = self._loop_results
+        if results is None or results.loop is not asyncio.get_running_loop():
+            results = self._results()
         future = results.loop.create_future()
         callback, place = partial(results.resolve, future), -1 if partition is None else partition
         try:
@@ -278,7 +280,7 @@ class Producer:
         except (BufferError, *REFUSALS):
             return None  # it is tried again by code that can wait, and that knows what to raise
         if self._polls():
-            results.poll(self._buffer.poll)
+            results.poll()
         return future
 
     # -- into the buffer ----------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ class Producer:
         loop = asyncio.get_running_loop()
         results = self._loop_results
         if results is None or results.loop is not loop:
-            results = self._loop_results = LoopResults(loop)
+            results = self._loop_results = LoopResults(loop, self._buffer.poll)
         return results
 
     # -- the end ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.client.deliveries import LoopResults
+from ottla.client.deliveries import MANY, LoopResults
 
 
 class Message:
@@ -28,18 +28,40 @@ class Message:
 
 def test_results_still_come_after_a_poll_that_was_interrupted() -> None:
     async def program() -> None:
-        results = LoopResults(asyncio.get_running_loop())
-        first, second = results.loop.create_future(), results.loop.create_future()
         message = cast(Any, Message())
 
         def poll() -> None:
             results.resolve(first, None, message)
             raise KeyboardInterrupt
 
+        results = LoopResults(asyncio.get_running_loop(), poll)
+        first, second = results.loop.create_future(), results.loop.create_future()
         with pytest.raises(KeyboardInterrupt):
-            results.poll(poll)
+            results.poll()
         results.resolve(second, None, message)
         async with asyncio.timeout(5):
             assert [(await each).offset for each in (first, second)] == [7, 7]
+
+    asyncio.run(program())
+
+
+@pytest.mark.parametrize(("count", "polls"), [(1, 0), (MANY, 1)])
+def test_the_loop_polls_itself_when_many_results_have_come(count: int, polls: int) -> None:
+    async def program() -> None:
+        message = cast(Any, Message())
+        polled = 0
+
+        def poll() -> None:
+            nonlocal polled
+            polled += 1
+            results.resolve(futures[-1], None, message)
+
+        results = LoopResults(asyncio.get_running_loop(), poll)
+        futures = [results.loop.create_future() for _ in range(count + polls)]
+        for future in futures[:count]:
+            results.resolve(future, None, message)
+        async with asyncio.timeout(5):
+            assert len(await asyncio.gather(*futures)) == count + polls
+        assert polled == polls
 
     asyncio.run(program())

@@ -102,6 +102,33 @@ def test_a_thread_that_stands_back_ends_at_once(client: Client, poller: Poller) 
     assert time.monotonic() - began < PATIENCE
 
 
+@pytest.mark.usefixtures("long_stand_back")
+def test_the_client_is_not_freed_while_somebody_polls(client: Client, poller: Poller) -> None:
+    """An event loop takes results itself, and may do so while a thread closes the producer."""
+    polls, done = threading.Event(), threading.Event()
+
+    def callback() -> None:
+        polls.set()
+        done.wait(PATIENCE)
+
+    poller.poll_as_sender()
+    until(lambda: not poller._sender_polled)  # the thread stands back
+    client.callback = callback
+    sender = threading.Thread(target=poller.poll_as_sender)
+    sender.start()
+    assert polls.wait(PATIENCE)
+    closer = threading.Thread(target=poller.stop_and_wait)
+    closer.start()
+    until(lambda: not poller._thread.is_alive())
+    assert closer.is_alive()
+    done.set()
+    closer.join(PATIENCE)
+    sender.join(PATIENCE)
+    before = client.by_senders
+    poller.poll_as_sender()
+    assert client.by_senders == before
+
+
 def test_the_thread_may_be_woken_and_stopped_at_each_of_its_lines(client: Client) -> None:
     """As by the garbage collector, which runs in any thread and stops the poller of a lost producer."""
     lines: list[int] = []
