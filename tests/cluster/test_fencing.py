@@ -168,6 +168,25 @@ async def test_a_coordinator_that_cannot_reach_the_registry_coordinates_no_group
         await until(lambda: not cluster.brokers[found]._membership.is_fenced())
 
 
+async def test_a_consumer_that_read_from_the_successor_is_sent_back_to_it(tmp_path: Path) -> None:
+    """OFFSET_OUT_OF_RANGE would make it begin anew, at the first record or the last."""
+    timers = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 200}
+    async with cluster_in(tmp_path, **timers) as cluster:
+        old = await started(cluster)
+        topic, other = topic_of(cluster), cluster.brokers[cluster.controller]
+        assert error_of((await read(cluster, old, offset=1)).error_code) is ErrorCode.OFFSET_OUT_OF_RANGE
+        source = cluster.brokers[old]._membership.image_source
+        await source.stop()
+        await until(lambda: led_by(other, topic) != old)
+        new = led_by(other, topic)
+        await until(lambda: led_by(cluster.brokers[new], topic) == new)
+        assert await write(cluster, new, acks=-1) is ErrorCode.NONE
+        assert (await read(cluster, new, offset=1)).error_code == 0
+        assert led_by(cluster.brokers[old], topic) == old, "it must not have heard of it"
+        assert error_of((await read(cluster, old, offset=1)).error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        source.start()
+
+
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_consumers_read_nothing_that_was_written_to_a_leader_fenced_by_the_controller(
     tmp_path: Path, acks: int

@@ -349,6 +349,8 @@ class FetchAttempt:
         )
 
     def _refusal(self, want: Wanted, error: ApiError) -> PartitionData:
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._looked_at is not None:
+            error = self._looked_at.checked(error)
         refusal = PartitionData(
             partition_index=want.partition,
             error_code=error.code,

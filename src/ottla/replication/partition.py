@@ -43,6 +43,9 @@ IsFenced = Callable[[], bool]
 """Whether this broker may have been replaced without knowing."""
 
 
+_WRONG_IF_DEPOSED = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
 class Watching(Protocol):
     """A follower's session that does not look at a partition until it is woken. Fetches wait for it."""
 
@@ -245,15 +248,16 @@ class Partition(PartitionReading):
                 verification=verification,
             )
         except ApiError as refusal:
-            raise self._checked(refusal) from None
+            raise self.checked(refusal) from None
         return self._appended(info)
 
-    def _checked(self, refusal: ApiError) -> ApiError:
+    def checked(self, refusal: ApiError) -> ApiError:
         """A leader that was deposed without knowing lacks what its successor took.
 
-        To a producer that was there a wrong sequence would be fatal, so it is sent to find the leader.
+        To a producer that was there a wrong sequence would be fatal, and a consumer that was there would go
+        back to the first record, or skip some. So they are sent to find the leader.
         """
-        if refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._may_be_deposed():
+        if refusal.code in _WRONG_IF_DEPOSED and self._may_be_deposed():
             return ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"this broker does not hear from the controller, and {refusal.message}",
@@ -352,7 +356,7 @@ class Partition(PartitionReading):
                     verification=verification,
                 )
             except ApiError as refusal:
-                raise self._checked(refusal) from None
+                raise self.checked(refusal) from None
             if isinstance(slow, AppendInfo):
                 return slow
             await self._write_in_thread(slow.write)
