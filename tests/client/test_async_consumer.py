@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client.consuming import PATIENCE, fill, group, numbers
-from ottla.client import AsyncConsumer, TopicPartition
+from ottla.client import AsyncConsumer, ClosedError, TopicPartition
 
 
 def run(program: Coroutine[Any, Any, None]) -> None:
@@ -263,5 +263,18 @@ def test_cancelling_loses_no_record_and_finishes_none(servers: str, single: str)
             assert found == list(range(10))
             consumer.stop()
             assert [record async for record in consumer] == []
+
+    run(program())
+
+
+def test_a_closed_consumer_says_so(servers: str, single: str) -> None:
+    async def program() -> None:
+        consumer = AsyncConsumer(single, bootstrap_servers=servers, group_id=group())
+        assert await consumer.poll() is not None
+        await consumer.close()
+        for use in (consumer.poll(), consumer.fetch(5), consumer.commit(), consumer.seek_to_beginning()):
+            with pytest.raises(ClosedError):
+                await use
+        await consumer.close()
 
     run(program())

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from ottla.client.consumer import Consumer
+from ottla.client.errors import ClosedError
 from ottla.client.records import ConsumerRecord, TopicPartition
 
 P = ParamSpec("P")
@@ -50,7 +51,10 @@ class AsyncConsumer:
         """Of the tasks of `_loop` that read: one has its records before the next one asks for some."""
 
     async def _call(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
-        call = self._thread.submit(function, *arguments, **options)
+        try:
+            call = self._thread.submit(function, *arguments, **options)
+        except RuntimeError:  # of a thread that has ended
+            raise ClosedError(f"{self.consumer!r} cannot be used any more") from None
         self._calls.add(call)
         try:
             return await asyncio.wrap_future(call)
@@ -81,8 +85,9 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Commit what is finished, leave the group, release everything."""
         try:
-            # A task that is cancelled here must still leave the group.
-            await asyncio.shield(self._call(self.consumer.close))
+            if not self.consumer._closed:
+                # A task that is cancelled here must still leave the group.
+                await asyncio.shield(self._call(self.consumer.close))
         finally:
             self._thread.shutdown(wait=False)
 
