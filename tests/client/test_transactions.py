@@ -8,16 +8,20 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message
 
 import ottla
 import ottla.testing
+from broker_process import BrokerProcess
+from client.consuming import PATIENCE, fill, numbers
 from client.reading import read_topic
 from ottla.client import (
     FencedError,
     RecordTooLargeError,
+    TimedOutError,
     TransactionAbortedError,
     TransactionError,
     polling,
@@ -233,3 +237,23 @@ def test_a_callback_that_flushes_while_a_transaction_commits_is_refused(
             time.sleep(0.15)
             producer._buffer.poll()
     assert ["can send, but not flush" in str(each) for each in errors] == [True]
+
+
+def test_a_commit_of_positions_ends_in_time_when_the_broker_is_gone(tmp_path: Path, identity: str) -> None:
+    with BrokerProcess(tmp_path, {"group.initial.rebalance.delay.ms": 0}) as broker:
+        servers = broker.bootstrap_servers
+        fill(servers, "source", numbers(0, 5))
+        with (
+            ottla.Consumer(
+                "source", bootstrap_servers=servers, group_id=identity, delivery="exactly-once"
+            ) as consumer,
+            ottla.Producer(servers, transactional_id=identity) as producer,
+        ):
+            assert consumer.fetch(timeout=PATIENCE)
+            with pytest.raises(TimedOutError, match="make a new one with the same id"):
+                with producer.transaction(consumer, timeout=2):
+                    producer.send_and_wait("target", b"x")
+                    broker.kill()
+                    began = time.monotonic()
+            assert time.monotonic() - began < 20
+            producer.close(1)

@@ -15,7 +15,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -23,6 +25,7 @@ from ottla.client.configuration import LOG
 from ottla.client.errors import (
     ClientError,
     FencedError,
+    TimedOutError,
     TransactionAbortedError,
     TransactionError,
     error_from,
@@ -98,9 +101,11 @@ class TransactionState:
             if consumer is not None:
                 positions, group = _positions(consumer)
                 if positions:
+                    adding = "cannot add the consumer's positions to the transaction"
+                    send = self._client.send_offsets_to_transaction
                     self._try(
-                        lambda left: self._client.send_offsets_to_transaction(positions, group, left),
-                        "cannot add the consumer's positions to the transaction",
+                        lambda left: _within(deadline, partial(send, positions, group, left), adding),
+                        adding,
                         timeout,
                     )
             self._try(
@@ -178,6 +183,31 @@ class TransactionState:
 
 def _fenced(error: confluent_kafka.KafkaError) -> bool:
     return error.name() in ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+
+
+def _within(deadline: float, call: Callable[[], object], doing: str) -> None:
+    """Make a call of librdkafka that does not keep to its own timeout, and that no signal interrupts: the
+    one for offsets waits for ever for a coordinator that went away (librdkafka#5456, #5511).
+    """
+    answer: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="ottla-transaction", daemon=True).start()
+    try:
+        answer.result(max(_ONE_TRY, deadline - time.monotonic()))
+    except TimeoutError:
+        if answer.done():
+            raise
+        raise TimedOutError(
+            f"{doing}: no answer in time; close this producer and make a new one with the same id",
+            code=confluent_kafka.KafkaError._TIMED_OUT,
+            name="_TIMED_OUT",
+        ) from None
 
 
 def _positions(consumer: Any) -> tuple[list[confluent_kafka.TopicPartition], Any]:
