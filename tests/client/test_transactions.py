@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message
@@ -19,6 +20,7 @@ from broker_process import BrokerProcess
 from client.consuming import PATIENCE, fill, numbers
 from client.reading import read_topic
 from ottla.client import (
+    ClientError,
     FencedError,
     RecordTooLargeError,
     TimedOutError,
@@ -257,3 +259,75 @@ def test_a_commit_of_positions_ends_in_time_when_the_broker_is_gone(tmp_path: Pa
                     began = time.monotonic()
             assert time.monotonic() - began < 20
             producer.close(1)
+
+
+class Interrupted:
+    """librdkafka's producer; Ctrl-C comes right before or right after it commits."""
+
+    def __init__(self, client: Any, *, committed: bool) -> None:
+        self._client = client
+        self._committed = committed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def commit_transaction(self, timeout: float) -> None:
+        if self._committed:
+            self._client.commit_transaction(timeout)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_consumer_goes_on_at_the_commit_when_the_end_of_a_transaction_is_not_known(
+    servers: str,
+    make_topic: Callable[[int], str],
+    identity: str,
+    read_all: Reader,
+    monkeypatch: pytest.MonkeyPatch,
+    committed: bool,
+) -> None:
+    source, target = make_topic(1), make_topic(1)
+    fill(servers, source, numbers(0, 20))
+    with ottla.Consumer(
+        source, bootstrap_servers=servers, group_id=identity, delivery="exactly-once"
+    ) as consumer:
+
+        def work(producer: ottla.Producer) -> None:
+            with producer.transaction(consumer):
+                for record in consumer.fetch(5, 10):
+                    producer.send(target, record.value)
+
+        with ottla.Producer(servers, transactional_id=identity) as producer:
+            work(producer)
+            interrupted = Interrupted(producer._client, committed=committed)
+            monkeypatch.setattr(producer._transactions, "_client", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                work(producer)
+        with ottla.Producer(servers, transactional_id=identity) as producer:
+            for _ in range(2 if committed else 3):
+                work(producer)
+    assert [each.value() for each in read_all(target)] == numbers(0, 20)
+
+
+def test_records_of_an_aborted_transaction_come_again_although_the_commits_cannot_be_asked_for(
+    servers: str, make_topic: Callable[[int], str], identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_topic(1)
+    fill(servers, source, numbers(0, 10))
+    with (
+        ottla.Consumer(
+            source, bootstrap_servers=servers, group_id=identity, delivery="exactly-once"
+        ) as consumer,
+        ottla.Producer(servers, transactional_id=identity) as producer,
+    ):
+
+        def away(*_: object) -> None:
+            raise ClientError("the brokers are away")
+
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(consumer, "committed", away)
+            for record in consumer:
+                with producer.transaction(consumer):
+                    assert record.offset == 0, "the loop went on after the record of the aborted transaction"
+                    raise ZeroDivisionError
+        assert next(iter(consumer)).offset == 0

@@ -195,6 +195,8 @@ class Consumer(Rebalancing):
             raise ClosedError(f"{self!r} cannot be read from")
         if self._in_callback:
             raise ClientError("a rebalance callback cannot read: records come when it has returned")
+        if self._in_doubt:
+            self.rewind_to_committed()
         buffer = self._buffer
         buffer.settle()
         now = time.monotonic()

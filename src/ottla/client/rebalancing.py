@@ -49,6 +49,8 @@ class Rebalancing(Incoming):
         self._sent: dict[TopicPartition, Position] = {}
         """Positions that were last put into a transaction."""
         self._revoked_in_transaction: set[TopicPartition] = set()
+        self._in_doubt = False
+        """It is not known how a transaction ended: nothing is read before the group's commits are."""
         self._in_callback = False
         """The application's own code for a rebalance is running."""
         self._pool: Callable[[list[TopicPartition], bool], None] | None = None
@@ -170,7 +172,7 @@ class Rebalancing(Incoming):
             raise ClientError(
                 f"{names} went to another member of the group within the transaction", retriable=True
             )
-        positions = self._buffer.handed_out()
+        positions = {} if self._in_doubt else self._buffer.handed_out()
         new = {name: each for name, each in positions.items() if each != self._sent.get(name)}
         self._sent.update(new)
         return [as_offset(name, position) for name, position in new.items()]
@@ -181,13 +183,21 @@ class Rebalancing(Incoming):
 
     def rewind_to_committed(self) -> None:
         """Read again what was handed out after the last commit, as after a transaction that was aborted."""
-        self._revoked_in_transaction.clear()
+        self.rewind_later()
         committed = self.committed()
         for partition in self._assigned:
             self._sent.pop(partition, None)
             offset = committed.get(partition, self._first.get(partition))
             if offset is not None:
                 self.seek(partition, offset)
+        self._in_doubt = False
+
+    def rewind_later(self) -> None:
+        """`rewind_to_committed` before the next read: the brokers may be away, or know no more than we do."""
+        self._in_doubt = True
+        self._revoked_in_transaction.clear()
+        self._buffer.clear()
+        self._raw = []
 
     # -- for ottla.client.pool ----------------------------------------------------------------------------
 

@@ -47,6 +47,9 @@ class TransactionalConsumer(Protocol):
     def rewind_to_committed(self) -> None:
         """The transaction was aborted: hand its records out again."""
 
+    def rewind_later(self) -> None:
+        """How the transaction ends is not known yet: `rewind_to_committed` before the next read."""
+
 
 class TransactionState:
     """The transactions of one producer, one after the other."""
@@ -121,9 +124,11 @@ class TransactionState:
                 self.abort(consumer, timeout)
                 raise TransactionAbortedError(f"{doing}: {error}; it was aborted") from error
             self._end(error)
+            _read_again_later(consumer)
             raise
         except BaseException:  # Ctrl-C in the middle: whether it is committed is not known
             self._end(TransactionError("a commit was interrupted"))
+            _read_again_later(consumer)
             raise
         self._free()
 
@@ -133,19 +138,20 @@ class TransactionState:
         """Abort. If that fails the producer is ended, and the coordinator aborts after the transaction's
         timeout.
         """
+        _read_again_later(consumer)
         try:
             if self._ended is None:
                 self._try(
                     lambda left: self._client.abort_transaction(left), "cannot abort the transaction", timeout
                 )
-        except ClientError as error:
-            self._end(error)
-            LOG.error("%s", error)
-        else:
             self._free()
-        rewind = getattr(consumer, "rewind_to_committed", None)
-        if rewind is not None:
-            rewind()
+            rewind = getattr(consumer, "rewind_to_committed", None)
+            if rewind is not None and self._ended is None:
+                rewind()
+        except ClientError as error:
+            if self.in_progress:
+                self._end(error)
+            LOG.error("%s", error)
 
     def _end(self, error: ClientError) -> None:
         self._ended = error
@@ -183,6 +189,12 @@ class TransactionState:
 
 def _fenced(error: confluent_kafka.KafkaError) -> bool:
     return error.name() in ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+
+
+def _read_again_later(consumer: Any) -> None:
+    later = getattr(consumer, "rewind_later", None)
+    if later is not None:
+        later()
 
 
 def _within(deadline: float, call: Callable[[], object], doing: str) -> None:
