@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
+import ottla
 from client.consuming import PATIENCE, fill, group, numbers
 from ottla.client import AsyncConsumer, ClosedError, TopicPartition
 
@@ -278,3 +280,32 @@ def test_a_closed_consumer_says_so(servers: str, single: str) -> None:
         await consumer.close()
 
     run(program())
+
+
+def test_its_positions_are_part_of_a_transaction(
+    servers: str, single: str, make_topic: Callable[[int], str], read_all: Callable[[str], list[Message]]
+) -> None:
+    name, target, place = group(), make_topic(1), TopicPartition(single, 0)
+
+    async def program() -> None:
+        async with (
+            ottla.Producer(servers, transactional_id=name) as producer,
+            AsyncConsumer(
+                single, bootstrap_servers=servers, group_id=name, delivery="exactly-once"
+            ) as consumer,
+        ):
+            with pytest.raises(ZeroDivisionError):
+                async for record in consumer:
+                    async with producer.transaction(consumer):
+                        await producer.asubmit(target, record.value)
+                        raise ZeroDivisionError
+            async for batch in consumer.batches(4):
+                async with producer.transaction(consumer):
+                    for record in batch:
+                        await producer.asubmit(target, record.value)
+                assert await consumer.committed() == {place: batch[-1].offset + 1}
+                if batch[-1].offset == 9:
+                    break
+
+    run(program())
+    assert [each.value() for each in read_all(target)] == numbers(0, 10)

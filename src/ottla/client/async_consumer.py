@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -50,12 +51,16 @@ class AsyncConsumer:
         self._turn = asyncio.Lock()
         """Of the tasks of `_loop` that read: one has its records before the next one asks for some."""
 
-    async def _call(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+    def _submit(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> Future[R]:
         try:
             call = self._thread.submit(function, *arguments, **options)
         except RuntimeError:  # of a thread that has ended
             raise ClosedError(f"{self.consumer!r} cannot be used any more") from None
         self._calls.add(call)
+        return call
+
+    async def _call(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+        call = self._submit(function, *arguments, **options)
         try:
             return await asyncio.wrap_future(call)
         finally:
@@ -193,3 +198,26 @@ class AsyncConsumer:
 
     async def resume(self, *partitions: TopicPartition) -> None:
         await self._call(self.consumer.resume, *partitions)
+
+    # -- for ottla.client.transactions: in a thread that may wait -----------------------------------------
+
+    def positions_for_transaction(self) -> list[Any]:
+        return self._call_and_wait(self.consumer.positions_for_transaction)
+
+    def group_metadata(self) -> Any:
+        return self._call_and_wait(self.consumer.group_metadata)
+
+    def rewind_to_committed(self) -> None:
+        with suppress(ClosedError):
+            self._call_and_wait(self.consumer.rewind_to_committed)
+
+    def rewind_later(self) -> None:
+        with suppress(ClosedError):
+            self._call_and_wait(self.consumer.rewind_later)
+
+    def _call_and_wait(self, function: Callable[[], R]) -> R:
+        call = self._submit(function)
+        try:
+            return call.result()
+        finally:
+            self._calls.discard(call)
