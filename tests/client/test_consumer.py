@@ -313,3 +313,26 @@ def test_what_cannot_be_is_refused_at_once(servers: str) -> None:
         ottla.Consumer("t", bootstrap_servers=servers, group_id="g", config={"fetch.min.byte": 1})
     with pytest.raises(ConfigurationError, match="on_bad_record"):
         ottla.Consumer("t", bootstrap_servers=servers, group_id="g", on_bad_record="ignore")  # type: ignore[arg-type]
+
+
+def test_a_closed_consumer_says_so(servers: str, topic: str) -> None:
+    place = TopicPartition(topic, 0)
+    fill(servers, topic, numbers(0, 10), partition=0)
+    consumer = ottla.Consumer(bootstrap_servers=servers, group_id=group())
+    consumer.assign({place: 0})
+    records = iter(consumer)
+    next(records)
+    consumer.close()
+    for use in (
+        lambda: next(records),
+        consumer.poll,
+        consumer.commit,
+        consumer.committed,
+        consumer.lag,
+        consumer.seek_to_beginning,
+        consumer.pause,
+        consumer.group_metadata,
+        lambda: consumer.assign([place]),
+    ):
+        with pytest.raises(ClosedError):
+            use()

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self, cast
 
 from ottla.client import process_life
 from ottla.client.commits import Committer
@@ -46,6 +46,16 @@ _WAIT = 0.1
 """librdkafka does not notice signals while it waits: so many seconds at most until Ctrl-C works."""
 _POLL_INTERVAL = 1.0
 """librdkafka is asked for events at least so often while records are handed out."""
+
+
+class _Closed:
+    """In place of librdkafka's consumer when it is closed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise ClosedError(f"{self._name} cannot be used any more")
 
 
 class Consumer(Rebalancing):
@@ -139,6 +149,8 @@ class Consumer(Rebalancing):
         finally:
             process_life.closed(self)
             self._consumer.close()
+            self._consumer = cast(confluent_kafka.Consumer, _Closed(repr(self)))
+            self._buffer.settled += 1  # a loop that is at its records ends
             self._reader.close()
             if self._dead_letters is not None:
                 self._dead_letters.close()
@@ -273,6 +285,8 @@ class Consumer(Rebalancing):
 
         With `wait=False` it returns at once, and the outcome is for `on_commit` of the interceptors.
         """
+        if self._closed:
+            raise ClosedError(f"{self!r} cannot commit any more")
         if self.group_id is None:
             raise ConfigurationError("a consumer without a group_id cannot commit")
         if self.delivery == "exactly-once":
