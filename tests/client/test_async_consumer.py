@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Message
 
 import ottla
-from client.consuming import PATIENCE, fill, group, numbers
+from client.consuming import PATIENCE, fill, group, numbers, until
 from ottla.client import AsyncConsumer, ClosedError, TopicPartition
 
 
@@ -309,3 +309,28 @@ def test_its_positions_are_part_of_a_transaction(
 
     run(program())
     assert [each.value() for each in read_all(target)] == numbers(0, 10)
+
+
+def test_a_task_that_is_cancelled_while_it_closes_still_leaves_the_group(servers: str, single: str) -> None:
+    name = group()
+    consumer = AsyncConsumer(single, bootstrap_servers=servers, group_id=name)
+
+    async def read() -> None:
+        async with consumer:
+            async for _ in consumer:
+                pass
+
+    async def program() -> None:
+        task = asyncio.ensure_future(read())
+        while await consumer.position(TopicPartition(single, 0)) != 10:
+            await asyncio.sleep(0.01)
+        for _ in range(2):  # the second time it waits for the thread, which waits for records
+            task.cancel()
+            await asyncio.sleep(0.001)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(program())
+    with ottla.Admin(servers) as admin:
+        until(lambda: not admin.describe_groups(name)[name].members, "departure")
+    assert consumer.consumer._closed

@@ -61,8 +61,11 @@ class AsyncConsumer:
 
     async def _call(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
         call = self._submit(function, *arguments, **options)
+        return await self._answer(call, asyncio.wrap_future(call))
+
+    async def _answer(self, call: Future[R], waited_for: asyncio.Future[R]) -> R:
         try:
-            return await asyncio.wrap_future(call)
+            return await waited_for
         finally:
             if call.done():
                 self._calls.discard(call)
@@ -91,8 +94,10 @@ class AsyncConsumer:
         """Commit what is finished, leave the group, release everything."""
         try:
             if not self.consumer._closed:
-                # A task that is cancelled here must still leave the group.
-                await asyncio.shield(self._call(self.consumer.close))
+                # A task that is cancelled here must still leave the group. What is shielded is a future: a
+                # task would be cancelled at the end of asyncio.run, and the call with it if it has not begun.
+                call = self._submit(self.consumer.close)
+                await self._answer(call, asyncio.shield(asyncio.wrap_future(call)))
         finally:
             self._thread.shutdown(wait=False)
 
