@@ -163,6 +163,32 @@ def test_coroutines_have_transactions_and_a_cancelled_one_aborts(
     assert values(read_all(topic)) == [b"kept", b"kept"]
 
 
+def test_a_task_that_is_cancelled_twice_leaves_no_transaction_open(
+    servers: str, topic: str, identity: str, read_all: Reader
+) -> None:
+    async def run() -> None:
+        async with ottla.Producer(servers, transactional_id=identity) as producer:
+
+            async def cancelled() -> None:
+                async with producer.transaction():
+                    await producer.asubmit(topic, b"dropped")
+                    await asyncio.sleep(PATIENCE)
+
+            for wait in (0.0, 0.3):  # while it begins, and while it aborts
+                task = asyncio.ensure_future(cancelled())
+                await asyncio.sleep(wait)
+                for _ in range(3):
+                    task.cancel()
+                    await asyncio.sleep(0)
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                async with producer.transaction():
+                    await producer.asubmit(topic, b"kept")
+
+    asyncio.run(run())
+    assert values(read_all(topic)) == [b"kept", b"kept"]
+
+
 @pytest.mark.parametrize("fails_at", [None, 7])
 def test_consume_transform_produce_writes_each_record_once(
     servers: str, make_topic: Callable[[int], str], identity: str, read_all: Reader, fails_at: int | None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -255,23 +255,41 @@ class Transaction:
             self._state.abort(self._consumer, self._timeout)
 
     async def __aenter__(self) -> Self:
-        await self._to_the_end(asyncio.to_thread(self.__enter__), undo=True)
+        entering = _Step(self.__enter__)
+        try:
+            await entering.to_the_end()
+        except asyncio.CancelledError:
+            if entering.succeeded:
+                await _Step(partial(self._state.abort, self._consumer, self._timeout)).to_the_end()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._to_the_end(asyncio.to_thread(self.__exit__, kind, error, traceback), undo=False)
+        await _Step(partial(self.__exit__, kind, error, traceback)).to_the_end()
 
-    async def _to_the_end(self, step: Coroutine[Any, Any, object], undo: bool) -> None:
-        """A cancelled task leaves when the step is done: what follows must find the transaction in a known
-        state.
+
+class _Step:
+    """A step of a transaction, in a thread. It is no task: those are cancelled at the end of asyncio.run."""
+
+    def __init__(self, step: Callable[[], object]) -> None:
+        self._running = asyncio.get_running_loop().run_in_executor(None, step)
+
+    @property
+    def succeeded(self) -> bool:
+        return self._running.exception() is None
+
+    async def to_the_end(self) -> None:
+        """A task that is cancelled, however often, leaves when the step is done: what follows must find the
+        transaction in a known state.
         """
-        running = asyncio.ensure_future(step)
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait([running])
-            if undo and running.exception() is None:
-                await asyncio.to_thread(self._state.abort, self._consumer, self._timeout)
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not self._running.done():
+            try:
+                await asyncio.wait([self._running])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        self._running.result()
