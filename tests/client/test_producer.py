@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from ottla.client import (
     SerializationError,
     TimedOutError,
     UnknownTopicError,
+    polling,
 )
 from ottla.client.producer import SENDS_BETWEEN_POLLS
 
@@ -303,3 +306,27 @@ def test_a_broker_that_restarts_loses_nothing_of_an_idempotent_producer(tmp_path
                     broker.restart()
             producer.flush()
             assert producer.send_and_wait("t", b"last").offset == 3_000
+
+
+def test_ctrl_c_within_a_callback_reaches_the_sender(
+    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """confluent-kafka loses it, and has a SystemError in its place."""
+    monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 3.0)  # so that the sender is called back
+    came: list[object] = []
+
+    def interrupt(error: object, message: object) -> None:
+        came.append(threading.current_thread())
+        signal.raise_signal(signal.SIGINT)
+
+    with ottla.Producer(servers, linger_ms=200) as producer:
+        producer.send_and_wait(topic, b"x")
+        monkeypatch.setattr(producer, "_on_failure", interrupt)
+        for wait in (producer._buffer.poll, producer.flush):
+            producer._buffer.poll()
+            producer.send(topic, b"x")
+            with pytest.raises(KeyboardInterrupt):
+                producer._buffer.poll()
+                time.sleep(1)
+                wait()
+    assert came == [threading.main_thread()] * 2

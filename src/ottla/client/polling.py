@@ -25,6 +25,7 @@ _STAND_BACK_SECONDS = 0.003
 """The longest that a result waits when the last sender stops right after it polled."""
 _JOIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.001
+_LOST = "returned NULL without setting an exception"
 
 
 class Poller:
@@ -57,6 +58,11 @@ class Poller:
         self._called_back.add(thread)
         try:
             yield
+        except SystemError as error:
+            # confluent-kafka loses what a signal's handler raises within a callback, Ctrl-C most of all.
+            if _LOST in str(error) and threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt from error
+            raise
         finally:
             self._called_back.discard(thread)
 
