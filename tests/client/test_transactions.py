@@ -357,3 +357,17 @@ def test_records_of_an_aborted_transaction_come_again_although_the_commits_canno
                     assert record.offset == 0, "the loop went on after the record of the aborted transaction"
                     raise ZeroDivisionError
         assert next(iter(consumer)).offset == 0
+
+
+def test_a_task_that_is_cancelled_while_it_opens_a_producer_ends_soon(identity: str) -> None:
+    """Without a broker it would take a minute until the thread that asks for a producer id has ended."""
+
+    async def program() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                async with ottla.Producer("127.0.0.1:1", transactional_id=identity):
+                    raise AssertionError("there is no broker")
+
+    began = time.monotonic()
+    asyncio.run(program())
+    assert time.monotonic() - began < PATIENCE / 2

@@ -411,7 +411,12 @@ class Producer:
         self._leave(error)
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.__enter__)
+        try:
+            return await asyncio.to_thread(self.__enter__)
+        except asyncio.CancelledError:
+            if self._transactions is not None:
+                self._transactions.give_up()  # then the thread closes the producer
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -58,6 +58,7 @@ class TransactionState:
         self._client = client
         self._ready = False
         self._ended: ClientError | None = None
+        self._given_up = False
         self._busy = threading.Lock()
         self.callbacks: Callable[[], AbstractContextManager[None]] = nullcontext
         """Around each step: librdkafka flushes, and so calls back, when it commits."""
@@ -79,6 +80,12 @@ class TransactionState:
             doing = "cannot get a producer id for the transactional_id"
             self._try(lambda left: self._client.init_transactions(left), doing, timeout)
             self._ready = True
+        if self._given_up:
+            raise TransactionError("the task that opened the producer was cancelled")
+
+    def give_up(self) -> None:
+        """Nobody waits for `initialize` any more: it fails as soon as it can."""
+        self._given_up = True
 
     def begin(self, timeout: float) -> None:
         if self._ended is not None:
@@ -178,7 +185,7 @@ class TransactionState:
                         name=error.name(),
                         retriable=True,
                     ) from failure
-                if error.fatal() or not error.retriable() or left <= 0:
+                if error.fatal() or not error.retriable() or left <= 0 or self._given_up:
                     raise error_from(
                         error, doing, FencedError if _fenced(error) else TransactionError
                     ) from failure
