@@ -134,7 +134,7 @@ def _own_driver(
             _launch(java, wanted, options, None)
         if archiving and found is None:
             archive.make_at_exit(java)
-    return _session(wanted)
+    return _session_here(wanted)
 
 
 def _submitted(app: str, master: str | None, given: Mapping[str, str]) -> SparkSession:
@@ -145,7 +145,14 @@ def _submitted(app: str, master: str | None, given: Mapping[str, str]) -> SparkS
     submitted = dict(SparkConf().getAll())
     master = master or submitted.get("spark.master", "local[*]")
     ours = {name: value for name, value in _defaults(master).items() if name not in submitted}
-    return _session({**ours, **given, "spark.app.name": app, "spark.master": master})
+    return _session_here({**ours, **given, "spark.app.name": app, "spark.master": master})
+
+
+def _session_here(settings: Mapping[str, str]) -> SparkSession:
+    """A session whose driver is this program with its JVM."""
+    session = _session(settings)
+    session.sparkContext._accumulatorServer.handle_error = accumulators_failed  # type: ignore[method-assign]
+    return session
 
 
 def _session(settings: Mapping[str, str]) -> SparkSession:
@@ -154,9 +161,7 @@ def _session(settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext._accumulatorServer.handle_error = accumulators_failed  # type: ignore[method-assign]
-    return session
+    return builder.getOrCreate()
 
 
 def accumulators_failed(request: object, client_address: object) -> None:
