@@ -145,12 +145,13 @@ class ReplicaFetching:
         self._places[key] = place
         loop = self._loops.get(place.leader)
         if loop is None:
+            settings = fetch_settings(self._config())  # none of them changes while a broker runs
             loop = self._loops[place.leader] = FetchLoop(
                 place.leader,
                 self._leader(place.leader),
                 self._node_id,
                 replica_epoch=self._broker_epoch,
-                settings=lambda: fetch_settings(self._config()),
+                settings=lambda: settings,
                 admit=self._admit,
             )
             loop.start()

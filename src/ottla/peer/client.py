@@ -131,8 +131,11 @@ class PeerClient:
             raise PeerUnreachable(self.address, reason, maybe_done=False)
         deadline = asyncio.get_running_loop().time() + timeout
         try:
-            async with asyncio.timeout_at(deadline):
-                call = await self._send(request, version, deadline)
+            if self.connected and self._opening is None and not self._slots.locked():
+                call = await self._send(request, version, deadline)  # there is nothing to wait for
+            else:
+                async with asyncio.timeout_at(deadline):
+                    call = await self._send(request, version, deadline)
         except TimeoutError:
             reason = f"{type(request).__name__} could not be sent within {timeout:g} s"
             raise PeerUnreachable(self.address, reason, maybe_done=False) from None

@@ -267,9 +267,12 @@ class Struct(metaclass=StructType):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Struct):
             return NotImplemented
-        return self._shape is other._shape and all(
-            getattr(self, field.name) == getattr(other, field.name) for field in self._fields
-        )
+        if self._shape is not other._shape:
+            return False
+        for field in self._fields:  # noqa: SIM110 - every fetch of a follower is compared with a default
+            if getattr(self, field.name) != getattr(other, field.name):
+                return False
+        return True
 
     __hash__ = None  # type: ignore[assignment]
 
