@@ -30,7 +30,7 @@ from ottla.broker.answer_sender import Parts
 from ottla.broker.broker_metrics import BrokerMetrics
 from ottla.broker.buffers import Lease
 from ottla.broker.connection import ITERATION_SECONDS, Answer, Connection, Refused
-from ottla.broker.request_scheduler import LARGEST, RequestScheduler, Steps
+from ottla.broker.request_scheduler import LARGEST, SMALL, RequestScheduler, Steps
 from ottla.broker.watchdog import STALL_SECONDS, Watchdog
 from ottla.completion import Completion, run_coroutine
 from ottla.log_lines import ClientLog
@@ -47,6 +47,8 @@ Handler: TypeAlias = Callable[[P, Any, "RequestContext"], Any]
 where no answer is due."""
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+_SHORT_ANSWERS = (PRODUCE, FETCH)
+"""A small request of these has a short answer, unless its handler answers in steps."""
 
 
 class RequestContext:
@@ -264,7 +266,13 @@ class Dispatcher(Generic[P]):
         """The frame of a response that came later."""
         if response is None:
             return None
-        return self._scheduler.run(self._encoded(context, response), context)
+        is_short = context.size <= SMALL and context.header.api_key in _SHORT_ANSWERS
+        if not is_short or isinstance(response, GeneratorType):
+            return self._scheduler.run(self._encoded(context, response), context)
+        try:
+            return self._answered(context, context.frame(response))
+        except Exception as error:
+            raise self._defect(error, context) from error
 
     def _encoded(self, context: RequestContext, response: Any) -> Steps[Parts]:
         try:

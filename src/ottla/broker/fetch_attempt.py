@@ -92,6 +92,7 @@ class FetchAttempt:
         "_max_bytes",
         "_min_bytes",
         "_names_the_leader",
+        "_partitions",
         "_places",
         "_refused",
         "_resting",
@@ -134,6 +135,7 @@ class FetchAttempt:
         self._resting = resting
         self._places: dict[Key, int] | None = None  # in `wanted`, made when first needed
         self._results: list[PartitionData | None] = []  # None: there is nothing to tell
+        self._partitions: list[Partition | None] = []  # that were read for them
         self._wait = True
         self.enough = False
         self.many = _MANY if self._follower is None else MANY_OF_FOLLOWER
@@ -159,6 +161,7 @@ class FetchAttempt:
         self._begin_reading()
         for place, want in enumerate(self._wanted):
             self._results.append(self._read_next(want, place))
+            self._partitions.append(self._looked_at)
         self.enough = self._failed or self._size >= self._min_bytes
 
     def after_disk(self, missing: NotInMemory, seconds: float) -> Later:
@@ -192,6 +195,7 @@ class FetchAttempt:
         self._aborted = 0
         self._failed = False
         self._results = []
+        self._partitions = []
 
     def _read_next(self, want: Wanted, place: int) -> PartitionData | None:
         if self._incremental and self._is_idle(want):
@@ -389,20 +393,17 @@ class FetchAttempt:
         return partition.log_end if self._isolation is _LOG_END else partition
 
     def wait(self, seconds: float) -> Later:
+        """Wait for the partitions that were read; an error of one of them would have been answered."""
+
         def ready() -> bool:
             self.read()
             return self.enough
 
-        def expired() -> FetchResponse:
+        def expired() -> FetchResponse | Steps[FetchResponse]:
             self.read()
-            return self.response()
+            return self.answer()
 
-        keys: list[Hashable] = []
-        for want in self._wanted:
-            try:
-                keys.append(self._key(self._partition(want)))
-            except ApiError:  # an error would have been answered at once, so this partition just went away
-                continue
+        keys = [self._key(each) for each in self._partitions if each is not None]
         return self._waiting(keys, ready, expired, seconds)
 
     def _waiting(
@@ -414,7 +415,7 @@ class FetchAttempt:
         noticed: Callable[[Hashable], None] | None = None,
     ) -> Later:
         def answer(expired: bool) -> FetchResponse | Steps[FetchResponse]:
-            return answer_late() if expired or noticed else self.response()
+            return answer_late() if expired or noticed else self.answer()
 
         return self._broker.purgatory.enter(keys, ready, seconds, noticed).map(answer)
 
