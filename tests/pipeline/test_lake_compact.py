@@ -232,6 +232,28 @@ def test_crash_after_crash_in_a_swap(tmp_path: Path) -> None:
     assert first > 10
 
 
+def test_a_file_that_a_re_run_replaces_after_the_listing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    fill(lake, 3)
+    journals = LakePlace.last_batches
+
+    def writes_on(place: LakePlace) -> dict[str, int]:
+        """The stage runs its last batch again, and the next one, before the journals are read."""
+        monkeypatch.undo()
+        for batch in (2, 3):
+            commit_batch(place, WRITER, batch, stager(rows_of(batch)))
+        return journals(place)
+
+    monkeypatch.setattr(LakePlace, "last_batches", writes_on)
+    compact_lake(lake)
+    assert sorted(read(lake)) == [row for batch in range(4) for row in rows_of(batch)]
+    compact_lake(lake)
+    assert sorted(read(lake)) == [row for batch in range(4) for row in rows_of(batch)]
+    assert leftovers(LakePlace(lake)) == []
+
+
 def test_compaction_runs_concurrently_with_stages_and_readers(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     seed = random.SystemRandom().randrange(1 << 32)

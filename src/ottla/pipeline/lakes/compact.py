@@ -7,7 +7,8 @@ one, in the order of their names, which is the order of batches. Files of anybod
 It is safe while stages write and readers read. A stage may still replace the files of its last batch, which
 stand in its journal, so these are not touched; every older batch is final. Files are listed first and
 journals read afterwards: a file that was seen belongs to the batch its journal named then, or to an earlier
-one. The swap itself is in `swaps.py`; a crash leaves a note, and the next compaction or stage finishes it.
+one. One that a re-run has replaced in between is gone by then, and left out. The swap itself is in
+`swaps.py`; a crash leaves a note, and the next compaction or stage finishes it.
 
 One compaction runs on a lake at a time: a lock says so on a local or mounted file system. On an object store
 there is none, and two at once could write rows twice; start it from one place there.
@@ -179,8 +180,11 @@ def _merge(place: LakePlace, merge: Merge, compression: str) -> tuple[int, int, 
     folder = place.lake.below(merge.folder) if merge.folder else place.lake
     by_schema: dict[pa.Schema, list[str]] = {}
     for name in merge.names:
-        with folder.open(name) as source:
-            schema = pq.read_schema(source).remove_metadata()
+        try:
+            with folder.open(name) as source:
+                schema = pq.read_schema(source).remove_metadata()
+        except FileNotFoundError:
+            continue  # of an attempt that was replaced after the listing, before its batch became final
         by_schema.setdefault(schema, []).append(name)
     fewer = size = rows = 0
     for schema, names in by_schema.items():
