@@ -60,7 +60,7 @@ def test_a_fetch_beyond_the_last_stable_offset_reads_open_transactions(
 
 
 def test_a_fetch_without_the_aborted_transactions_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "aborted_in", lambda self, offset, records: [])
+    monkeypatch.setattr(Log, "aborted_in", lambda self, offset, records, *, wait: [])
     assert "aborted read" in violation_found("reset", first=1)
 
 
