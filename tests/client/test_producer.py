@@ -16,7 +16,7 @@ from confluent_kafka import Message
 
 import ottla
 import ottla.testing
-from client.consuming import until
+from client.consuming import PATIENCE, until
 from ottla.client import (
     Avro,
     ClientError,
@@ -312,21 +312,22 @@ def test_ctrl_c_within_a_callback_reaches_the_sender(
     servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """confluent-kafka loses it, and has a SystemError in its place."""
-    monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 3.0)  # so that the sender is called back
+    monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 2 * PATIENCE)  # so that the sender is called back
     came: list[object] = []
 
     def interrupt(error: object, message: object) -> None:
         came.append(threading.current_thread())
         signal.raise_signal(signal.SIGINT)
 
-    with ottla.Producer(servers, linger_ms=200) as producer:
+    with ottla.Producer(servers) as producer:
         producer.send_and_wait(topic, b"x")
         monkeypatch.setattr(producer, "_on_failure", interrupt)
-        for wait in (producer._buffer.poll, producer.flush):
-            producer._buffer.poll()
+        producer._buffer.poll()
+        until(lambda: not producer._buffer._poller._sender_polled, "a thread that stands back")
+        for call_back in (producer._buffer.poll, producer.flush):
             producer.send(topic, b"x")
+            deadline = time.monotonic() + PATIENCE
             with pytest.raises(KeyboardInterrupt):
-                producer._buffer.poll()
-                time.sleep(1)
-                wait()
+                while time.monotonic() < deadline:
+                    call_back()
     assert came == [threading.main_thread()] * 2

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Message
 import ottla
 import ottla.testing
 from broker_process import BrokerProcess
-from client.consuming import PATIENCE, fill, numbers
+from client.consuming import PATIENCE, fill, numbers, until
 from client.reading import read_topic
 from ottla.client import (
     ClientError,
@@ -169,14 +169,16 @@ def test_a_task_that_is_cancelled_twice_leaves_no_transaction_open(
     async def run() -> None:
         async with ottla.Producer(servers, transactional_id=identity) as producer:
 
-            async def cancelled() -> None:
+            async def cancelled(begun: asyncio.Event) -> None:
                 async with producer.transaction():
                     await producer.asubmit(topic, b"dropped")
-                    await asyncio.sleep(PATIENCE)
+                    begun.set()
+                    await asyncio.Event().wait()
 
-            for wait in (0.0, 0.3):  # while it begins, and while it aborts
-                task = asyncio.ensure_future(cancelled())
-                await asyncio.sleep(wait)
+            for has_begun in (False, True):  # cancelled while it begins, and while it aborts
+                begun = asyncio.Event()
+                task = asyncio.ensure_future(cancelled(begun))
+                await (begun.wait() if has_begun else asyncio.sleep(0))
                 for _ in range(3):
                     task.cancel()
                     await asyncio.sleep(0)
@@ -249,7 +251,8 @@ def test_a_transaction_lives_through_the_death_of_a_leader() -> None:
 def test_a_callback_that_flushes_while_a_transaction_commits_is_refused(
     servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 3.0)  # so that the commit is what calls back
+    # The commit is what calls back.
+    monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 2 * PATIENCE)
     errors: list[BaseException | None] = []
     with ottla.Producer(servers, transactional_id=uuid.uuid4().hex, linger_ms=200) as producer:
 
@@ -259,11 +262,10 @@ def test_a_callback_that_flushes_while_a_transaction_commits_is_refused(
             except ottla.client.ClientError as error:
                 errors.append(error)
 
+        producer._buffer.poll()
+        until(lambda: not producer._buffer._poller._sender_polled, "a thread that stands back")
         with producer.transaction():
             producer.submit(topic, b"x").add_done_callback(flush)
-            producer._buffer.poll()
-            time.sleep(0.15)
-            producer._buffer.poll()
     assert ["can send, but not flush" in str(each) for each in errors] == [True]
 
 

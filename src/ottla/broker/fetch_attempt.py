@@ -176,7 +176,7 @@ class FetchAttempt:
             rounds -= 1
             try:
                 self.read(wait=rounds <= 0 or error is not None)  # with an error, to answer with it
-                answer = self.response() if self.enough or seconds <= 0 else self.wait(seconds)
+                answer = self.answer() if self.enough or seconds <= 0 else self.wait(seconds)
             except NotInMemory as more:
                 if more.gets_on:
                     rounds += 1
