@@ -148,7 +148,18 @@ class Completion(Generic[T]):
         self.on_cancel = self._on_result = self._on_error = None
 
 
-_running: set[asyncio.Task[Any]] = set()  # the event loop itself holds no strong reference to a task
+_running: dict[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]] = {}
+"""An event loop itself holds no strong reference to a task. Loops are here while they have such tasks."""
+
+
+def _running_in(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
+    """The tasks of this loop. Loops that were closed in the middle of their work are forgotten."""
+    tasks = _running.get(loop)
+    if tasks is None:
+        for closed in [each for each in list(_running) if each.is_closed()]:
+            _running.pop(closed, None)
+        tasks = _running[loop] = set()
+    return tasks
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T | Completion[T]]) -> Completion[T]:
@@ -158,11 +169,14 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T | Completion[T]]) -> Completi
     cancelled itself, or by what it waited for, is an error: its consumer would wait for ever.
     """
     completion: Completion[T] = Completion()
-    task = asyncio.get_running_loop().create_task(coroutine)
-    _running.add(task)
+    loop = asyncio.get_running_loop()
+    task, running = loop.create_task(coroutine), _running_in(loop)
+    running.add(task)
 
     def done(task: asyncio.Task[T | Completion[T]]) -> None:
-        _running.discard(task)
+        running.discard(task)
+        if not running:
+            _running.pop(loop, None)
         if task.cancelled():
             completion.fail(RuntimeError("the work was cancelled"))
             return

@@ -19,9 +19,6 @@ from typing import Any, Protocol
 from ottla.testing.simulation.world import World
 from simulation.history import Violation
 
-_RUNS_OF_A_PROCESS = 50
-"""Some 15 MB of each run stay: a thousand runs in one process would take all memory."""
-
 
 class Report(Protocol):
     """What a run came to; its text is one line."""
@@ -101,26 +98,20 @@ def _begin_process(level: str) -> None:
     _process.enter_context(little_garbage())
 
 
-def _reports(run: Callable[[int], Report], seeds: range, arguments: argparse.Namespace) -> Iterator[Report]:
-    at_once = _RUNS_OF_A_PROCESS * arguments.jobs
-    for first in range(0, len(seeds), at_once):
-        with concurrent.futures.ProcessPoolExecutor(
-            arguments.jobs, initializer=_begin_process, initargs=(arguments.level,)
-        ) as pool:
-            yield from pool.map(run, seeds[first : first + at_once])
-
-
 def run_seeds(run: Callable[[int], Report], arguments: argparse.Namespace) -> int:
     """Run all seeds in processes; the exit status."""
     began = time.monotonic()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     failed = 0
-    for report in _reports(run, seeds, arguments):
-        failed += bool(report.violation)
-        if report.violation or arguments.verbose:
-            print(report, flush=True)
-        if report.violation and arguments.log:
-            print(report.log, flush=True)
+    with concurrent.futures.ProcessPoolExecutor(
+        arguments.jobs, initializer=_begin_process, initargs=(arguments.level,)
+    ) as pool:
+        for report in pool.map(run, seeds):
+            failed += bool(report.violation)
+            if report.violation or arguments.verbose:
+                print(report, flush=True)
+            if report.violation and arguments.log:
+                print(report.log, flush=True)
     seconds = time.monotonic() - began
     print(f"{len(seeds)} runs in {seconds:.1f} s ({len(seeds) / seconds * 60:.0f} a minute), {failed} failed")
     return 1 if failed else 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -174,3 +176,48 @@ def test_a_coroutine_that_is_cancelled_by_what_it_waits_for_is_an_error() -> Non
     consumer = asyncio.run(scenario())
     assert consumer.results == []
     assert [type(error) for error in consumer.errors] == [RuntimeError]
+
+
+def test_work_of_a_loop_that_was_closed_in_the_middle_of_it_does_not_stay_in_memory() -> None:
+    class Broker:
+        """What the work holds."""
+
+    def abandoned() -> weakref.ref[Broker]:
+        broker = Broker()
+
+        async def work() -> Broker:
+            await asyncio.get_running_loop().create_future()
+            return broker
+
+        async def begin() -> None:
+            run_coroutine(work())
+            await asyncio.sleep(0)
+
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # it would log that a task was not done
+        loop.run_until_complete(begin())
+        loop.close()
+        return weakref.ref(broker)
+
+    async def other_work() -> None:
+        await run_coroutine(asyncio.sleep(0)).as_future()
+
+    broker = abandoned()
+    asyncio.run(other_work())
+    gc.collect()
+    assert broker() is None
+
+
+def test_a_loop_whose_work_is_done_does_not_stay_in_memory() -> None:
+    def unclosed() -> weakref.ref[asyncio.AbstractEventLoop]:
+        async def work() -> None:
+            await run_coroutine(asyncio.sleep(0)).as_future()
+
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(work())
+        return weakref.ref(loop)
+
+    with pytest.warns(ResourceWarning, match="unclosed event loop"):
+        loop = unclosed()
+        gc.collect()
+    assert loop() is None
