@@ -80,6 +80,7 @@ def measure_starts(bootstrap: str, folder: Path, rounds: int) -> list[Line]:
             "session": [*bare, "session"],
             "check": [*pipeline, "check", *common],
             "query": [*bare, "query"],
+            "queries": [*bare, "queries"],
             "rows": [*pipeline, "run", *common, "--once"],
             "nothing": [*pipeline, "run", *common, "--once"],
         }
@@ -97,6 +98,7 @@ def measure_starts(bootstrap: str, folder: Path, rounds: int) -> list[Line]:
     return [
         *lines("`pipeline check`, beside a session", "check", "session"),
         *lines(f"`run --once`, {ROWS} rows, beside a session with one query", "rows", "query"),
+        *lines(f"`run --once`, {ROWS} rows, beside four queries of the same kind", "rows", "queries"),
         *lines("`run --once`, nothing new", "nothing", None, IDLE_BUDGET),
     ]
 
