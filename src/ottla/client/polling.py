@@ -55,8 +55,8 @@ class Poller:
         """Around each call in which librdkafka calls back."""
         self.check_no_callback()
         thread = threading.get_ident()
-        self._called_back.add(thread)
         try:
+            self._called_back.add(thread)  # in here: Ctrl-C may come behind any line
             yield
         except SystemError as error:
             # confluent-kafka loses what a signal's handler raises within a callback, Ctrl-C most of all.
