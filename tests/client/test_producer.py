@@ -95,6 +95,18 @@ def test_coroutines_send_and_get_results(servers: str, topic: str, read_all: Rea
     assert len(read_all(topic)) == 502
 
 
+def test_a_coroutine_that_flushes_does_not_wait_for_the_linger(servers: str, topic: str) -> None:
+    async def run() -> None:
+        linger = int(PATIENCE * 1_000)
+        async with ottla.Producer(servers, linger_ms=linger, delivery_timeout_ms=10 * linger) as producer:
+            results = [await producer.asubmit(topic, b"a", partition=0) for _ in range(3_000)]
+            async with asyncio.timeout(PATIENCE / 2):
+                await producer.aflush()
+            assert [each.result().offset for each in results] == list(range(3_000))
+
+    asyncio.run(run())
+
+
 def test_a_coroutine_that_sends_hears_of_the_failure(servers: str, topic: str) -> None:
     async def run() -> None:
         async with ottla.Producer(servers, value_serializer="json") as producer:

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from ottla.client.configuration import LOG
 from ottla.client.errors import ClientError, SendError, error_from
@@ -29,8 +30,15 @@ MANY = 8
 def metadata_of(message: confluent_kafka.Message) -> RecordMetadata:
     kind, timestamp = message.timestamp()
     offset = message.offset()
-    place = message.topic() or "", message.partition() or 0, -1 if offset is None else offset
-    return _NEW(RecordMetadata, (*place, timestamp if kind else None))
+    return _NEW(
+        RecordMetadata,
+        (
+            message.topic() or "",
+            message.partition() or 0,
+            -1 if offset is None else offset,
+            timestamp if kind else None,
+        ),
+    )
 
 
 def send_error(error: confluent_kafka.KafkaError, topic: str | None) -> ClientError:
@@ -84,6 +92,8 @@ class LoopResults:
     def __init__(self, loop: asyncio.AbstractEventLoop, poll: Callable[[], None]) -> None:
         """`poll` lets librdkafka call back with the results that are there."""
         self.loop = loop
+        self.create_future: Callable[[], asyncio.Future[RecordMetadata]] = partial(asyncio.Future, loop=loop)
+        """`loop.create_future()`, which is a call of Python code more."""
         self.gate = asyncio.Lock()
         """Held by the task that waits for the producer's buffer; others wait behind it, in order."""
         self.resolve = self._resolve

@@ -214,7 +214,7 @@ class Producer:
         if sent is not None:
             return sent
         results = self._results()
-        future = results.loop.create_future()
+        future = results.create_future()
         callback = partial(results.resolve, future)
         if self._direct:
             place = -1 if partition is None else partition
@@ -273,7 +273,7 @@ class Producer:
         results = self._loop_results
         if results is None or results.loop is not asyncio.get_running_loop():
             results = self._results()
-        future = results.loop.create_future()
+        future = results.create_future()
         callback, place = partial(results.resolve, future), -1 if partition is None else partition
         try:
             self._produce(topic, value, key, place, callback, None, timestamp or 0, headers)
