@@ -210,6 +210,33 @@ def test_callbacks_may_send_and_nothing_else(servers: str, topic: str, read_all:
     assert Counter(each.value() for each in read_all(topic)) == {b"first": count, b"echo": count}
 
 
+def test_a_callback_that_finds_the_buffer_full_is_told_at_once_and_holds_nothing_up(
+    servers: str, topic: str, read_all: Reader
+) -> None:
+    sent, refused = 0, 0
+
+    def echo(_: object) -> None:
+        nonlocal sent, refused
+        for _ in range(2):
+            try:
+                producer.send(topic, b"echo")
+                sent += 1
+            except QueueFullError as error:
+                assert "a callback of the producer cannot wait" in str(error)
+                refused += 1
+
+    config = {"queue.buffering.max.messages": 100}
+    with ottla.Producer(
+        servers, max_block_ms=int(PATIENCE * 1_000), linger_ms=100, config=config
+    ) as producer:
+        for _ in range(90):
+            producer.submit(topic, b"first").add_done_callback(echo)
+        producer.flush(PATIENCE / 2)
+    assert refused
+    assert sent + refused == 180
+    assert Counter(each.value() for each in read_all(topic)) == {b"first": 90, b"echo": sent}
+
+
 def test_a_full_buffer_makes_senders_wait_and_loses_nothing(
     servers: str, topic: str, read_all: Reader
 ) -> None:

@@ -46,7 +46,7 @@ class Poller:
 
     def poll_as_sender(self) -> None:
         """For a thread that sends, after many records: deal with the results that are there."""
-        if threading.get_ident() not in self._called_back:
+        if not self.is_calling_back:
             self._sender_polled = True
             self._poll(0)
 
@@ -66,8 +66,13 @@ class Poller:
         finally:
             self._called_back.discard(thread)
 
+    @property
+    def is_calling_back(self) -> bool:
+        """Whether librdkafka is calling back in this thread."""
+        return threading.get_ident() in self._called_back
+
     def check_no_callback(self) -> None:
-        if threading.get_ident() in self._called_back:
+        if self.is_calling_back:
             raise ClientError(
                 "a callback of the producer can send, but not flush, close or use transactions: "
                 "do that in another thread"

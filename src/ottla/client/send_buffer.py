@@ -83,6 +83,13 @@ class SendBuffer:
                 raise self._refusal(failure, arguments) from failure
             if self._enqueued(arguments):
                 return
+        if self._poller.is_calling_back:
+            raise QueueFullError(
+                f"no space for a record to {arguments[0]!r}, and a callback of the producer cannot wait: "
+                "space comes when it has returned; send in another thread, or raise buffer_memory",
+                name="_QUEUE_FULL",
+                retriable=True,
+            )
         if not self._full.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise self._buffer_full(arguments)
         try:
