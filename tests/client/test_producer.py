@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from confluent_kafka import Message
@@ -198,14 +199,14 @@ def test_callbacks_may_send_and_nothing_else(servers: str, topic: str, read_all:
 
         def echo(_: object) -> None:
             producer.send(topic, b"echo")
-            for action in (producer.flush, producer.close):
-                with pytest.raises(ClientError, match="not flush, close"):
+            for action in (producer.flush, producer.close, partial(producer.send_and_wait, topic)):
+                with pytest.raises(ClientError, match="not flush, close, wait for a record"):
                     action()
                 errors.append(action)
 
         for _ in range(count):
             producer.submit(topic, b"first").add_done_callback(echo)
-        until(lambda: len(errors) == 2 * count, "callbacks")
+        until(lambda: len(errors) == 3 * count, "callbacks")
         producer.flush()
     assert Counter(each.value() for each in read_all(topic)) == {b"first": count, b"echo": count}
 

@@ -6,7 +6,8 @@ callbacks. So senders poll themselves, after many records, and the thread keeps 
 do.
 
 confluent-kafka aborts the process when a callback polls or flushes. A callback of the application may send
-records, so a sender does not poll inside of one, and to flush or to close there is an error.
+records, so a sender does not poll inside of one, and to flush or to close there is an error. So is to wait
+for a record: its callback comes when this one has returned.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Poller:
     def check_no_callback(self) -> None:
         if self.is_calling_back:
             raise ClientError(
-                "a callback of the producer can send, but not flush, close or use transactions: "
-                "do that in another thread"
+                "a callback of the producer can send, but not flush, close, wait for a record or use "
+                "transactions: do that in another thread"
             )
 
     def wake(self) -> None:

@@ -189,6 +189,7 @@ class Producer:
 
         Without a timeout, `delivery_timeout_ms` is the bound.
         """
+        self._buffer.check_no_callback()
         future = self.submit(topic, value, key, partition=partition, timestamp=timestamp, headers=headers)
         try:
             return future.result(timeout)
