@@ -13,6 +13,7 @@ two processes start Spark and not all of them; the longest tests come first.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -24,6 +25,10 @@ import ottla.testing
 
 # The JVM of a test lives for a minute: optimising its code would double the processor time that it takes.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A shell has what it runs in the background ignore Ctrl-C, and with it all processes of the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPARK_GROUPS = 2
 LONG = (
