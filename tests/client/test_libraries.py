@@ -228,7 +228,7 @@ def test_a_table_of_faust_is_there_again_after_a_restart(python: Path, servers: 
         with ottla.Producer(servers, value_serializer="json") as producer:
             for number in range(3):
                 producer.send(f"orders-{run.suffix}", {"id": number, "item": "tea"})
-        with run.start("faust_billing.py", "worker", "-l", "info") as process:
+        with run.start("faust_billing.py", "worker", "-l", "info", "--without-web") as process:
             lines_until(process, f"sold tea {last}")
             with ottla.Admin(servers) as admin:
                 until(lambda: set(admin.group_offsets(f"billing-{run.suffix}").values()) == {last}, "commit")  # noqa: B023
