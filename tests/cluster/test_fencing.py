@@ -162,6 +162,8 @@ async def test_a_coordinator_that_cannot_reach_the_registry_coordinates_no_group
         await cut.begin()
         await until(lambda: cluster.brokers[found]._fencing.is_fenced())
         assert await offsets_of_a_group(cluster, found) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await until(lambda: cluster.brokers[found]._fencing._was_fenced)  # and its groups have ended
+        assert await offsets_of_a_group(cluster, found) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (await cluster.call(found, request, version=3)).node_id == -1
         assert not cluster.brokers[found].controller.active
         cut.end()

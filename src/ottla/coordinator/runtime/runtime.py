@@ -34,7 +34,7 @@ LOAD_DAMAGED_AGAIN_SECONDS = 60.0
 
 
 class MayBeReplaced(ApiError):
-    """This broker coordinated the shard, and does not know whether it still does."""
+    """This broker may have coordinated the shard, and does not know whether it still does."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.NOT_COORDINATOR)
@@ -79,11 +79,11 @@ class CoordinatorRuntime(Generic[S]):
 
     def shard(self, index: int) -> Shard[S]:
         """The shard of a partition, if this broker coordinates it and has loaded it."""
+        if self.may_be_replaced():  # first: the shards of a broker that is fenced have ended
+            raise MayBeReplaced
         shard = self._shards.get(index)
         if shard is None or shard.phase is Phase.FAILED:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        if self.may_be_replaced():
-            raise MayBeReplaced
         if shard.phase is Phase.LOADING:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
