@@ -103,7 +103,7 @@ def test_a_coroutine_that_flushes_does_not_wait_for_the_linger(servers: str, top
             results = [await producer.asubmit(topic, b"a", partition=0) for _ in range(3_000)]
             async with asyncio.timeout(PATIENCE / 2):
                 await producer.aflush()
-            assert [each.result().offset for each in results] == list(range(3_000))
+            assert [(await each).offset for each in results] == list(range(3_000))
 
     asyncio.run(run())
 
