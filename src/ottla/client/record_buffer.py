@@ -166,10 +166,9 @@ def ends_of(messages: list[Message], *, one_topic: bool = False) -> Positions:
     if not messages:
         return {}
     if one_topic:
-        if len(set(map(Message.partition, messages))) == 1:
-            last = messages[-1:]
-        else:
-            last = list(dict(zip(map(Message.partition, messages), messages, strict=True)).values())
+        partitions = list(map(Message.partition, messages))
+        partitions.reverse()
+        last = [messages[-1 - partitions.index(each)] for each in set(partitions)]
     else:
         places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
         last = list(dict(zip(places, messages, strict=True)).values())

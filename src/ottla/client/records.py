@@ -205,7 +205,8 @@ class ReceivedRecords(Sequence[ConsumerRecord]):
     def __getitem__(self, index: slice) -> ReceivedRecords: ...
     def __getitem__(self, index: int | slice) -> ConsumerRecord | ReceivedRecords:
         if isinstance(index, slice):
-            return ReceivedRecords(self.messages[index])
+            whole = index.indices(len(self.messages)) == (0, len(self.messages), 1)
+            return self if whole else ReceivedRecords(self.messages[index])
         message = self.messages[index]
         return ReceivedRecord((message.value(), message))
 
