@@ -61,13 +61,13 @@ kcat zookeeper:
 	@scripts/need-$@
 
 # These keep all processors busy themselves, or measure times: one after the other.
-ALONE := tests/attacks tests/crash tests/pipeline tests/simulation
+ALONE := tests/attacks tests/crash/test_cluster_load.py tests/simulation
 
 # A failure in one part does not keep the others from being run.
 test-slow: install kcat zookeeper slow-tools  ## the tests that need minutes, Java, Maven, Go or npm, and properties at length
 	@failed=0; \
-	$(BIN)/pytest -n auto --dist loadgroup -m slow $(ALONE:%=--ignore %) || failed=1; \
-	$(BIN)/pytest -m slow $(ALONE) || failed=1; \
+	$(BIN)/pytest -n auto --dist loadgroup -m slow --durations 20 $(ALONE:%=--ignore %) || failed=1; \
+	$(BIN)/pytest -m slow --durations 10 $(ALONE) || failed=1; \
 	OTTLA_TEST_EFFORT=thorough $(BIN)/pytest -n auto --timeout 1800 -m "not slow" tests/property tests/unit/coordinator \
 		tests/damage tests/crash/test_log_recovery.py tests/simulation || failed=1; \
 	exit $$failed

@@ -42,8 +42,11 @@ LONG = (
     "limits/test_memory.py",
     "fuzz/test_fuzz_broker.py",
     "conformance/test_groups.py",
+    "clients/*.py",
+    "client/*.py",
 )
-"""Files with long tests, the longest first: one that begins last would keep the whole run waiting."""
+"""Files with long tests, or many that run in one group, the longest first: one that begins last would
+keep the whole run waiting."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
