@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.brokers import Cluster, until
+from cluster.brokers import PATIENCE, Cluster, client_of, until
 from cluster.test_replication import leader_of, produce, replicas_of
 from ottla.broker.broker import Broker
 from ottla.clock import SystemClock
@@ -20,6 +20,11 @@ from ottla.protocol.errors import ErrorCode, error_of
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from unit.storage.logs import batch
@@ -84,9 +89,18 @@ async def newest_offset(cluster: Cluster, broker: int) -> ErrorCode:
     return error_of(response.topics[0].partitions[0].error_code)
 
 
+OFFSETS_OF_A_GROUP = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+
+
 async def offsets_of_a_group(cluster: Cluster, broker: int) -> ErrorCode:
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
-    return error_of((await cluster.call(broker, request, version=8)).groups[0].error_code)
+    response = await cluster.call(broker, OFFSETS_OF_A_GROUP, version=8)
+    return error_of(response.groups[0].error_code)
+
+
+async def until_offsets_are_known(cluster: Cluster, broker: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while await offsets_of_a_group(cluster, broker) is not ErrorCode.NONE:
+            await asyncio.sleep(0.05)
 
 
 class Cut:
@@ -168,6 +182,47 @@ async def test_a_coordinator_that_cannot_reach_the_registry_coordinates_no_group
         assert not cluster.brokers[found].controller.active
         cut.end()
         await until(lambda: not cluster.brokers[found]._membership.is_fenced())
+
+
+async def test_offsets_that_wait_for_a_commit_may_be_asked_for_again_when_the_coordinator_is_fenced(
+    tmp_path: Path,
+) -> None:
+    """librdkafka would not read the partitions of a request that is answered with NOT_COORDINATOR."""
+    async with cluster_in(tmp_path) as cluster:
+        await started(cluster)
+        request, found = FindCoordinatorRequest(key="g"), -1
+        while found < 0:
+            found = (await cluster.call(1, request, version=3)).node_id
+        await until_offsets_are_known(cluster, found)
+        for broker_id, broker in cluster.brokers.items():
+            if broker_id != found:
+                await broker.fetching.stop()  # nothing is replicated any more
+        address = cluster.brokers[found].endpoints[0]
+        clients = [client_of((address.host, address.port)) for _ in range(2)]
+        commit = OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=topic_of(cluster),
+                    partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=0)],
+                )
+            ],
+        )
+        shards = cluster.brokers[found].groups._runtime
+        committing = asyncio.ensure_future(clients[0].call(commit, timeout=30, version=8))
+        await until(lambda: any(len(shard._waiting) == 1 for shard in shards.active_shards()))
+        fetching = asyncio.ensure_future(clients[1].call(OFFSETS_OF_A_GROUP, timeout=30, version=8))
+        await until(lambda: any(len(shard._waiting) == 2 for shard in shards.active_shards()))
+        cut = Cut(cluster, found)
+        await cut.begin()
+        answer = (await committing).topics[0].partitions[0]
+        assert error_of(answer.error_code) is ErrorCode.NOT_COORDINATOR
+        code = error_of((await fetching).groups[0].error_code)
+        assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        cut.end()
+        for each in clients:
+            await each.close()
 
 
 async def test_a_consumer_that_read_from_the_successor_is_sent_back_to_it(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from ottla.coordinator.group_effects import GroupEffects
 from ottla.coordinator.group_shard import GroupShard
 from ottla.coordinator.offsets import NO_OFFSET, Committed
 from ottla.coordinator.runtime.effects import Reply
-from ottla.coordinator.runtime.runtime import MayBeReplaced
+from ottla.coordinator.runtime.shard import MayBeReplaced
 from ottla.protocol.errors import ApiError, ErrorCode, error_of
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,

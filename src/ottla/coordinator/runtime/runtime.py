@@ -18,7 +18,7 @@ from typing import Any, Generic
 
 from ottla.clock import Clock
 from ottla.coordinator.runtime.loading import InThread, Unloadable
-from ottla.coordinator.runtime.shard import Phase, S, Shard
+from ottla.coordinator.runtime.shard import MayBeReplaced, Phase, S, Shard
 from ottla.coordinator.runtime.state import RecordCodec
 from ottla.protocol.errors import ApiError, ErrorCode
 from ottla.replication.partition import Partition
@@ -31,13 +31,6 @@ LOAD_AGAIN_SECONDS = 5.0
 """After which a shard is loaded again when the reason may pass by itself, as a disk error may."""
 LOAD_DAMAGED_AGAIN_SECONDS = 60.0
 """The same for a log that holds what cannot be loaded, which ends when an operator repairs the files."""
-
-
-class MayBeReplaced(ApiError):
-    """This broker may have coordinated the shard, and does not know whether it still does."""
-
-    def __init__(self) -> None:
-        super().__init__(ErrorCode.NOT_COORDINATOR)
 
 
 class CoordinatorRuntime(Generic[S]):

@@ -46,6 +46,13 @@ _RETRY_FAILED_TIMER_MS = 10_000
 S = TypeVar("S", bound=ShardState[Any, Any])
 
 
+class MayBeReplaced(ApiError):
+    """This broker may have coordinated the shard, and does not know whether it still does."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(ErrorCode.NOT_COORDINATOR, message)
+
+
 class Phase(Enum):
     LOADING = "loading"
     ACTIVE = "active"
@@ -149,7 +156,7 @@ class Shard(Generic[S]):
                 transaction_version=transaction_version,
             )
         except ApiError as error:
-            return Completion.failed(_as_coordinator_error(error))
+            return Completion.failed(self._as_coordinator_error(error))
         self._written = info.last_offset + 1
         try:
             self.state.replay_end_transaction_marker(producer_id, producer_epoch, committed=committed)
@@ -200,7 +207,7 @@ class Shard(Generic[S]):
             info = partition.append(memoryview(batch), from_client=False, verification=verification)
             return info.last_offset + 1
         except ApiError as error:
-            raise _as_coordinator_error(error) from error
+            raise self._as_coordinator_error(error) from error
 
     def _check_leadership(self) -> None:
         """NOT_COORDINATOR if the state may be older than what others have written."""
@@ -209,7 +216,21 @@ class Shard(Generic[S]):
             or self.partition.leader_epoch != self.leader_epoch
             or self._runtime.may_be_replaced()
         ):
-            raise ApiError(ErrorCode.NOT_COORDINATOR)
+            raise self._not_coordinator()
+
+    def _not_coordinator(self, message: str | None = None) -> ApiError:
+        if self._runtime.may_be_replaced():
+            return MayBeReplaced(message)
+        return ApiError(ErrorCode.NOT_COORDINATOR, message)
+
+    def _as_coordinator_error(self, error: ApiError) -> ApiError:
+        """An error of the partition as clients of a coordinator understand it: retry, or find another
+        broker."""
+        if error.code in _NOT_AVAILABLE:
+            return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+        if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+            return self._not_coordinator(error.message)
+        return error
 
     # -- answers ------------------------------------------------------------------------------------------
 
@@ -257,7 +278,7 @@ class Shard(Generic[S]):
 
     def _fail_all(self, answers: Iterable[tuple[Reply, Any]], error: Exception) -> None:
         if isinstance(error, ApiError):
-            error = _as_coordinator_error(error)
+            error = self._as_coordinator_error(error)
         for reply, _ in answers:
             self._waiting.discard(reply)
             reply.fail(error)
@@ -310,7 +331,7 @@ class Shard(Generic[S]):
         self._delayed.clear()
         waiting, self._waiting = self._waiting, set()
         for reply in waiting:
-            reply.fail(ApiError(ErrorCode.NOT_COORDINATOR))
+            reply.fail(self._not_coordinator())
         self.state.close()
 
 
@@ -320,12 +341,3 @@ _NOT_AVAILABLE = (
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.REQUEST_TIMED_OUT,
 )
-
-
-def _as_coordinator_error(error: ApiError) -> ApiError:
-    """An error of the partition as clients of a coordinator understand it: retry, or find another broker."""
-    if error.code in _NOT_AVAILABLE:
-        return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-    if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
-        return ApiError(ErrorCode.NOT_COORDINATOR, error.message)
-    return error
