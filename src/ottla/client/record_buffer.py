@@ -167,8 +167,10 @@ def ends_of(messages: list[Message], *, one_topic: bool = False) -> Positions:
         return {}
     if one_topic:
         partitions = list(map(Message.partition, messages))
-        partitions.reverse()
-        last = [messages[-1 - partitions.index(each)] for each in set(partitions)]
+        if partitions.count(partitions[0]) == len(partitions):
+            last = messages[-1:]
+        else:
+            last = list(dict(zip(partitions, messages, strict=True)).values())
     else:
         places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
         last = list(dict(zip(places, messages, strict=True)).values())
