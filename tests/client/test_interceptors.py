@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Message
@@ -152,6 +153,20 @@ def test_every_failure_reaches_on_ack_once(servers: str, topic: str) -> None:
     errors = [type(error) for _, metadata, error in tag.results if metadata is None]
     assert len(errors) == len(tag.results) == 3
     assert errors[2] is SerializationError
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"partition": 2**40}, {"timestamp": 2**70}, {"headers": 7}, {"headers": {"name": 7}}, {"headers": [1]}],
+    ids=repr,
+)
+@pytest.mark.parametrize("intercepted", [False, True])
+def test_an_argument_that_cannot_be_is_an_error_of_the_send(wrong: dict[str, Any], intercepted: bool) -> None:
+    with (
+        ottla.Producer("127.0.0.1:1", interceptors=[Tag("a")] if intercepted else []) as producer,
+        pytest.raises(SendError, match="cannot send to 't'"),
+    ):
+        producer.send("t", "x", **wrong)
 
 
 def test_an_interceptor_may_send_with_the_producer_that_calls_it(servers: str, topic: str) -> None:

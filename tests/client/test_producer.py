@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 from confluent_kafka import Message
@@ -20,7 +17,6 @@ import ottla.testing
 from client.consuming import PATIENCE, until
 from ottla.client import (
     Avro,
-    ClientError,
     ClosedError,
     Json,
     QueueFullError,
@@ -29,7 +25,6 @@ from ottla.client import (
     SerializationError,
     TimedOutError,
     UnknownTopicError,
-    polling,
 )
 from ottla.client.producer import SENDS_BETWEEN_POLLS
 
@@ -192,52 +187,6 @@ def test_results_come_without_a_further_call_after_a_burst_of_sends(servers: str
         assert asyncio.run(run()) == 3 * SENDS_BETWEEN_POLLS
 
 
-def test_callbacks_may_send_and_nothing_else(servers: str, topic: str, read_all: Reader) -> None:
-    """confluent-kafka aborts the process when one polls or flushes."""
-    count, errors = 3 * SENDS_BETWEEN_POLLS, []
-    with ottla.Producer(servers) as producer:
-
-        def echo(_: object) -> None:
-            producer.send(topic, b"echo")
-            for action in (producer.flush, producer.close, partial(producer.send_and_wait, topic)):
-                with pytest.raises(ClientError, match="not flush, close, wait for a record"):
-                    action()
-                errors.append(action)
-
-        for _ in range(count):
-            producer.submit(topic, b"first").add_done_callback(echo)
-        until(lambda: len(errors) == 3 * count, "callbacks")
-        producer.flush()
-    assert Counter(each.value() for each in read_all(topic)) == {b"first": count, b"echo": count}
-
-
-def test_a_callback_that_finds_the_buffer_full_is_told_at_once_and_holds_nothing_up(
-    servers: str, topic: str, read_all: Reader
-) -> None:
-    sent, refused = 0, 0
-
-    def echo(_: object) -> None:
-        nonlocal sent, refused
-        for _ in range(2):
-            try:
-                producer.send(topic, b"echo")
-                sent += 1
-            except QueueFullError as error:
-                assert "a callback of the producer cannot wait" in str(error)
-                refused += 1
-
-    config = {"queue.buffering.max.messages": 100}
-    with ottla.Producer(
-        servers, max_block_ms=int(PATIENCE * 1_000), linger_ms=100, config=config
-    ) as producer:
-        for _ in range(90):
-            producer.submit(topic, b"first").add_done_callback(echo)
-        producer.flush(PATIENCE / 2)
-    assert refused
-    assert sent + refused == 180
-    assert Counter(each.value() for each in read_all(topic)) == {b"first": 90, b"echo": sent}
-
-
 def test_a_full_buffer_makes_senders_wait_and_loses_nothing(
     servers: str, topic: str, read_all: Reader
 ) -> None:
@@ -346,28 +295,3 @@ def test_a_broker_that_restarts_loses_nothing_of_an_idempotent_producer(tmp_path
                     broker.restart()
             producer.flush()
             assert producer.send_and_wait("t", b"last").offset == 3_000
-
-
-def test_ctrl_c_within_a_callback_reaches_the_sender(
-    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """confluent-kafka loses it, and has a SystemError in its place."""
-    monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 2 * PATIENCE)  # so that the sender is called back
-    came: list[object] = []
-
-    def interrupt(error: object, message: object) -> None:
-        came.append(threading.current_thread())
-        signal.raise_signal(signal.SIGINT)
-
-    with ottla.Producer(servers) as producer:
-        producer.send_and_wait(topic, b"x")
-        monkeypatch.setattr(producer, "_on_failure", interrupt)
-        producer._buffer.poll()
-        until(lambda: not producer._buffer._poller._sender_polled, "a thread that stands back")
-        for call_back in (producer._buffer.poll, producer.flush):
-            producer.send(topic, b"x")
-            deadline = time.monotonic() + PATIENCE
-            with pytest.raises(KeyboardInterrupt):
-                while time.monotonic() < deadline:
-                    call_back()
-    assert came == [threading.main_thread()] * 2

@@ -48,6 +48,17 @@ def send_error(error: confluent_kafka.KafkaError, topic: str | None) -> ClientEr
 def resolve(
     future: Future[RecordMetadata], error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
 ) -> None:
+    try:
+        _resolve(future, error, message)
+    except BaseException:  # Ctrl-C between two lines: librdkafka tells the result only once
+        if not future.done():
+            _resolve(future, error, message)
+        raise
+
+
+def _resolve(
+    future: Future[RecordMetadata], error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
+) -> None:
     if error is None:
         future.set_result(metadata_of(message))
     else:
@@ -108,15 +119,25 @@ class LoopResults:
         error: confluent_kafka.KafkaError | None,
         message: confluent_kafka.Message,
     ) -> None:
-        self._ready.append(
-            (future, metadata_of(message) if error is None else send_error(error, message.topic()))
-        )
-        if not self._waking:
-            self._waking = True
-            try:
-                self.loop.call_soon_threadsafe(self._woken)
-            except RuntimeError:  # the loop is closed, and with it everybody who waited
-                LOG.warning("the event loop closed before the result of a send to %r", message.topic())
+        try:
+            self._ready.append(
+                (future, metadata_of(message) if error is None else send_error(error, message.topic()))
+            )
+            if not self._waking:
+                self._wake(message)
+        except BaseException:  # Ctrl-C between two lines: librdkafka tells the result only once
+            self._ready.append(
+                (future, metadata_of(message) if error is None else send_error(error, message.topic()))
+            )
+            self._wake(message)
+            raise
+
+    def _wake(self, message: confluent_kafka.Message) -> None:
+        self._waking = True
+        try:
+            self.loop.call_soon_threadsafe(self._woken)
+        except RuntimeError:  # the loop is closed, and with it everybody who waited
+            LOG.warning("the event loop closed before the result of a send to %r", message.topic())
 
     def poll(self) -> None:
         """Within the event loop: deal with the results that are there."""
@@ -138,7 +159,7 @@ class LoopResults:
         ready = self._ready
         while ready:
             future, result = ready.popleft()
-            if future.cancelled():  # by the application
+            if future.done():  # cancelled by the application, or added twice
                 continue
             if isinstance(result, ClientError):
                 future.set_exception(result)

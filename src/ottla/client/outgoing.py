@@ -61,7 +61,10 @@ class Outgoing:
         headers: HeadersInput | None,
     ) -> ProducerRecord | None:
         """The record as the interceptors leave it; None if one of them dropped it."""
-        record = ProducerRecord(topic, value, key, partition, timestamp, as_headers(headers))
+        try:
+            record = ProducerRecord(topic, value, key, partition, timestamp, as_headers(headers))
+        except (TypeError, ValueError) as failure:
+            raise SendError(f"cannot send to {topic!r}: {failure}") from failure
         for interceptor, on_send in self._on_send:
             try:
                 changed = on_send(record)
@@ -118,23 +121,30 @@ class Outgoing:
         message: confluent_kafka.Message,
     ) -> None:
         """Called by librdkafka in place of `callback`, when there are interceptors."""
-        if callback is not None:
-            callback(error, message)
-        if error is None:
-            self._tell(record, metadata_of(message), None)
-        else:
-            self._tell(record, None, send_error(error, record.topic))
+        try:
+            if callback is not None:
+                callback(error, message)
+        finally:  # also on Ctrl-C
+            if error is None:
+                self._tell(record, metadata_of(message), None)
+            else:
+                self._tell(record, None, send_error(error, record.topic))
 
     def failed(self, record: ProducerRecord, error: ClientError) -> None:
         """The record did not even get into the buffer."""
         self._tell(record, None, error)
 
     def _tell(self, record: ProducerRecord, metadata: Any, error: ClientError | None) -> None:
+        interrupt: BaseException | None = None
         for interceptor, on_ack in self._on_ack:
             try:
                 on_ack(record, metadata, error)
             except Exception:  # noqa: BLE001 - the application's code may raise anything
                 self._log_failure(interceptor, "on_ack", "the others are told")
+            except BaseException as raised:  # noqa: BLE001 - Ctrl-C, or an exit: when all are told
+                interrupt = raised
+        if interrupt is not None:
+            raise interrupt
 
     def _log_failure(self, interceptor: object, call: str, consequence: str) -> None:
         """Within an `except`: the traceback is logged, but not for every record."""

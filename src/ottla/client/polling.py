@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
 
 from ottla.client.configuration import LOG
 from ottla.client.errors import ClientError
@@ -27,6 +28,9 @@ _STAND_BACK_SECONDS = 0.003
 _JOIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.001
 _LOST = "returned NULL without setting an exception"
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Poller:
@@ -51,19 +55,33 @@ class Poller:
             self._sender_polled = True
             self._poll(0)
 
-    @contextmanager
-    def callbacks(self) -> Iterator[None]:
-        """Around each call in which librdkafka calls back."""
+    def call(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+        """Call a function of librdkafka that calls back.
+
+        No context manager: Ctrl-C may come between any two lines, also between those of contextlib.
+        """
         self.check_no_callback()
         thread = threading.get_ident()
         try:
-            self._called_back.add(thread)  # in here: Ctrl-C may come behind any line
-            yield
+            self._called_back.add(thread)
+            return function(*arguments, **options)
         except SystemError as error:
             # confluent-kafka loses what a signal's handler raises within a callback, Ctrl-C most of all.
             if _LOST in str(error) and threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt from error
             raise
+        finally:
+            self._called_back.discard(thread)
+
+    def as_callback(self, function: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
+        """Call the application as librdkafka's callbacks do: what it calls in turn must not wait."""
+        if self.is_calling_back:
+            function(*arguments, **options)
+            return
+        thread = threading.get_ident()
+        try:
+            self._called_back.add(thread)
+            function(*arguments, **options)
         finally:
             self._called_back.discard(thread)
 
@@ -78,6 +96,10 @@ class Poller:
                 "a callback of the producer can send, but not flush, close, wait for a record or use "
                 "transactions: do that in another thread"
             )
+
+    def forget_callbacks(self) -> None:
+        """In a forked child: the threads that librdkafka called back are those of the parent."""
+        self._called_back.clear()
 
     def wake(self) -> None:
         """Somebody waits for results, and does not poll."""
@@ -108,13 +130,18 @@ class Poller:
                 if not self._stopping:
                     self._unwanted.acquire(timeout=_STAND_BACK_SECONDS)
             else:
-                self._poll(_POLL_SECONDS)
+                try:
+                    self._poll(_POLL_SECONDS)
+                except BaseException:  # noqa: BLE001 - a callback that ends its program ends no thread of ours
+                    LOG.exception("a callback of the producer failed")
+
+    def _poll_unless_stopping(self, timeout: float) -> None:
+        if not self._stopping:  # asked within `call`: `stop_and_wait` waits for those that are there
+            self._client.poll(timeout)
 
     def _poll(self, timeout: float) -> None:
         try:
-            with self.callbacks():
-                if not self._stopping:
-                    self._client.poll(timeout)
+            self.call(self._poll_unless_stopping, timeout)
         except confluent_kafka.KafkaException as fatal:
             LOG.error("the producer is of no use any more: %s", fatal.args[0].str())
         except Exception:  # noqa: BLE001 - from a callback of the application: the next ones must still come

@@ -12,6 +12,7 @@ A producer may be used by several threads at once, not by a forked child (see `p
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -118,6 +119,7 @@ class Producer:
         reports = report_failures and self._transactions is None
         self._on_failure: Callback | None = self._note_failure if reports else None
         self._polls = cycle((False,) * (SENDS_BETWEEN_POLLS - 1) + (True,)).__next__
+        self._closing = threading.RLock()
         process_life.opened(self)
 
     def __repr__(self) -> str:
@@ -235,7 +237,11 @@ class Producer:
                 )
             await self._buffer.aenqueue(self._outgoing.arguments(record, layout, callback), results)
         except ClientError as error:
-            self._outgoing.failed(record, error)
+            self._buffer.as_callback(self._outgoing.failed, record, error)
+            raise
+        except asyncio.CancelledError:
+            cancelled = SendError(f"the send to {record.topic!r} was cancelled before the buffer had space")
+            self._buffer.as_callback(self._outgoing.failed, record, cancelled)
             raise
         return future
 
@@ -310,10 +316,13 @@ class Producer:
         try:
             layout = None
             if self._outgoing.needs_layout(record):
-                layout = self._layouts.fresh(record.topic) or self._layouts.get(record.topic, deadline)
+                layout = self._layouts.fresh(record.topic)
+                if layout is None:
+                    self._buffer.check_can_wait(record.topic)
+                    layout = self._layouts.get(record.topic, deadline)
             self._buffer.enqueue(self._outgoing.arguments(record, layout, callback), deadline)
         except ClientError as error:
-            self._outgoing.failed(record, error)
+            self._buffer.as_callback(self._outgoing.failed, record, error)
             raise
         return True
 
@@ -322,13 +331,19 @@ class Producer:
     def _note_failure(
         self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
     ) -> None:
-        if error is not None:
+        if error is None:
+            return
+        try:
             self._failures.add(send_error(error, message.topic()))
+        except BaseException:  # Ctrl-C between two lines: better counted twice than not at all
+            self._failures.add(send_error(error, message.topic()))
+            raise
 
     def _results(self) -> LoopResults:
         loop = asyncio.get_running_loop()
         results = self._loop_results
         if results is None or results.loop is not loop:
+            self._buffer.check_no_callback()  # this loop runs in one, and would wait for ever
             results = self._loop_results = LoopResults(loop, self._buffer.poll)
         return results
 
@@ -345,6 +360,7 @@ class Producer:
 
     async def aflush(self, timeout: float | None = None) -> None:
         """`flush` from a coroutine."""
+        self._buffer.check_no_callback()  # before the way to a thread, which is none of a callback
         deadline = None if timeout is None else time.monotonic() + timeout
         while await asyncio.to_thread(self._buffer.flush_slice, deadline):
             self._buffer.check_time(deadline, timeout)
@@ -374,6 +390,12 @@ class Producer:
         if self._buffer.closed:
             return
         self._buffer.check_no_callback()
+        with self._closing:
+            if not self._buffer.closed:
+                self._close(timeout)
+        self._failures.raise_new()
+
+    def _close(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         self._buffer.refuse()
         self._produce = self._buffer.produce
@@ -386,10 +408,10 @@ class Producer:
             self._buffer.release()
             process_life.closed(self)
             self._outgoing.close()
-        self._failures.raise_new()
 
     async def aclose(self, timeout: float = CLOSE_SECONDS) -> None:
         """`close` from a coroutine."""
+        self._buffer.check_no_callback()
         await asyncio.to_thread(self.close, timeout)
 
     def abandon(self) -> None:

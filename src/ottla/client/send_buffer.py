@@ -29,7 +29,7 @@ from ottla.client.outgoing import Arguments, no_serializer
 from ottla.client.polling import Poller
 from ottla.client.transactions import TransactionState
 
-REFUSALS = (TypeError, ValueError, RuntimeError, confluent_kafka.KafkaException)
+REFUSALS = (TypeError, ValueError, OverflowError, RuntimeError, confluent_kafka.KafkaException)
 """What confluent-kafka raises for a record that it does not take."""
 
 _STALE = ("_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
@@ -56,8 +56,9 @@ class SendBuffer:
         self._poller = Poller(client)
         self.poll = self._poller.poll_as_sender
         self.check_no_callback = self._poller.check_no_callback
+        self.as_callback = self._poller.as_callback
         if transactions is not None:
-            transactions.callbacks = self._poller.callbacks
+            transactions.call = self._poller.call
         finalize(self, self._poller.stop)
 
     def __len__(self) -> int:
@@ -78,12 +79,13 @@ class SendBuffer:
         """Try once more after a first failure: when there is space in the buffer, or the topic is known
         better.
         """
+        is_calling_back = self._poller.is_calling_back
         if not isinstance(failure, BufferError):
-            if not (_is_stale(failure) and self._refresh(arguments[0])):
+            if is_calling_back or not (_is_stale(failure) and self._refresh(arguments[0])):
                 raise self._refusal(failure, arguments) from failure
             if self._enqueued(arguments):
                 return
-        if self._poller.is_calling_back:
+        if is_calling_back:
             raise QueueFullError(
                 f"no space for a record to {arguments[0]!r}, and a callback of the producer cannot wait: "
                 "space comes when it has returned; send in another thread, or raise buffer_memory",
@@ -100,6 +102,15 @@ class SendBuffer:
                 time.sleep(_FULL_SECONDS)
         finally:
             self._full.release()
+
+    def check_can_wait(self, topic: str) -> None:
+        """Raise if a record to this topic, whose partitions are not known yet, is sent by a callback."""
+        if self._poller.is_calling_back:
+            raise SendError(
+                f"cannot send to {topic!r}: its partitions are not known yet, and a callback of the producer "
+                "cannot wait for them; send to it in another thread, or once before",
+                retriable=True,
+            )
 
     async def aenqueue(self, arguments: Arguments, results: LoopResults) -> None:
         try:
@@ -166,8 +177,7 @@ class SendBuffer:
             return 0
         left = _FLUSH_SLICE if deadline is None else deadline - time.monotonic()
         try:
-            with self._poller.callbacks():
-                return self._client.flush(min(_FLUSH_SLICE, max(0.0, left)))
+            return self._poller.call(self._client.flush, min(_FLUSH_SLICE, max(0.0, left)))
         except confluent_kafka.KafkaException as fatal:  # raised once, the records fail one by one after it
             LOG.error("the producer is of no use any more: %s", fatal.args[0].str())
             return len(self._client)
@@ -188,9 +198,8 @@ class SendBuffer:
             LOG.error(
                 "the producer is closed with %d record(s) not answered: they count as not written", lost
             )
-            with self._poller.callbacks():
-                self._client.purge()
-                self._client.flush(_FLUSH_SLICE)
+            self._client.purge()
+            self._poller.call(self._client.flush, _FLUSH_SLICE)
         self.closed = True
         self._poller.stop_and_wait()
         if self._transactions is None or self._transactions.is_sound:
@@ -200,6 +209,7 @@ class SendBuffer:
         """This process was forked from the buffer's: refuse everything, free nothing."""
         self.closed = True
         self.produce = _forked
+        self._poller.forget_callbacks()
 
 
 def _is_stale(failure: Exception) -> bool:

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -60,8 +59,8 @@ class TransactionState:
         self._ended: ClientError | None = None
         self._given_up = False
         self._busy = threading.Lock()
-        self.callbacks: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Around each step: librdkafka flushes, and so calls back, when it commits."""
+        self.call: Callable[..., Any] = lambda step, *arguments: step(*arguments)
+        """Does each step: librdkafka flushes, and so calls back, when it commits."""
 
     @property
     def is_sound(self) -> bool:
@@ -174,8 +173,7 @@ class TransactionState:
         while True:
             left = deadline - time.monotonic()
             try:
-                with self.callbacks():
-                    step(max(0.1, min(_ONE_TRY, left)))
+                self.call(step, max(0.1, min(_ONE_TRY, left)))
             except confluent_kafka.KafkaException as failure:
                 error = failure.args[0]
                 if error.txn_requires_abort():

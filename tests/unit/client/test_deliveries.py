@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
 
-from ottla.client.deliveries import MANY, LoopResults
+from ottla.client import RecordMetadata, deliveries
+from ottla.client.deliveries import MANY, LoopResults, resolve
 
 
 class Message:
@@ -43,6 +45,39 @@ def test_results_still_come_after_a_poll_that_was_interrupted() -> None:
             assert [(await each).offset for each in (first, second)] == [7, 7]
 
     asyncio.run(program())
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes when the first result is looked at."""
+
+    def once(message: Any) -> RecordMetadata:
+        monkeypatch.setattr(deliveries, "metadata_of", original)
+        raise KeyboardInterrupt
+
+    original = deliveries.metadata_of
+    monkeypatch.setattr(deliveries, "metadata_of", once)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_ctrl_c_loses_no_result_of_a_future() -> None:
+    future: Future[RecordMetadata] = Future()
+    with pytest.raises(KeyboardInterrupt):
+        resolve(future, None, cast(Any, Message()))
+    assert future.result(0).offset == 7
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_ctrl_c_loses_no_result_of_a_coroutine() -> None:
+    async def program() -> int:
+        results = LoopResults(asyncio.get_running_loop(), lambda: None)
+        future = results.create_future()
+        with pytest.raises(KeyboardInterrupt):
+            results.resolve(future, None, cast(Any, Message()))
+        async with asyncio.timeout(5):
+            return (await future).offset
+
+    assert asyncio.run(program()) == 7
 
 
 @pytest.mark.parametrize(("count", "polls"), [(1, 0), (MANY, 1)])

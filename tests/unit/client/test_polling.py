@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ class Client:
 
     def __init__(self) -> None:
         self.by_thread = self.by_senders = 0
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self.callback: Callable[[], None] | None = None
         self.result = threading.Event()
 
@@ -188,3 +189,36 @@ def test_errors_of_callbacks_are_logged_for_senders_and_thread(
     poller.poll_as_sender()
     until(lambda: "a callback of the producer failed" in caplog.text)
     assert "the producer is of no use any more" in caplog.text
+
+
+def test_an_exit_that_a_callback_asks_for_does_not_end_the_thread(
+    client: Client, poller: Poller, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.failure = SystemExit("in a callback")
+    until(lambda: client.failure is None)
+    before = client.by_thread
+    until(lambda: client.by_thread > before + 2)
+    assert "a callback of the producer failed" in caplog.text
+
+
+@pytest.mark.usefixtures("long_stand_back")
+def test_ctrl_c_leaves_no_thread_marked_as_calling_back(poller: Poller) -> None:
+    """Also while its exception lives: a `with` block closes the producer then."""
+    came = marked = 0
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        while came < 300:
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005)
+                while True:
+                    poller.poll_as_sender()
+            except KeyboardInterrupt:
+                came += 1
+                marked += poller.is_calling_back
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    assert marked == 0
