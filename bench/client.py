@@ -130,7 +130,7 @@ COMPARISONS = [
         consuming.ottla_batches,
         consuming.confluent_batches,
         1_000,
-        1_000_000,
+        2_000_000,
         1.2,
     ),
     _reads(

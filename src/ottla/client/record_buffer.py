@@ -166,15 +166,24 @@ def ends_of(messages: list[Message], *, one_topic: bool = False) -> Positions:
     if not messages:
         return {}
     if one_topic:
-        partitions = list(map(Message.partition, messages))
-        if partitions.count(partitions[0]) == len(partitions):
-            last = messages[-1:]
-        else:
-            last = list(dict(zip(partitions, messages, strict=True)).values())
+        last = _last_of_partitions(messages)
     else:
         places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
         last = list(dict(zip(places, messages, strict=True)).values())
     return {place_of(each): Position((each.offset() or 0) + 1, each.leader_epoch()) for each in last}
+
+
+def _last_of_partitions(messages: list[Message]) -> list[Message]:
+    """The last message of each partition. In bytes C finds them fastest; few topics have numbers above 255."""
+    try:
+        rest = numbers = bytes(map(Message.partition, messages))  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return list({message.partition(): message for message in messages}.values())
+    last = []
+    while rest:
+        last.append(messages[numbers.rindex(rest[-1])])
+        rest = rest.translate(None, rest[-1:])
+    return last
 
 
 def place_of(message: Message) -> TopicPartition:

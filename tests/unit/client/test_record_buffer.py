@@ -32,6 +32,13 @@ def buffer_of(*places: tuple[TopicPartition, int]) -> RecordBuffer:
     return buffer
 
 
+@given(st.lists(st.integers(0, 3) | st.integers(250, 260), max_size=40))
+def test_the_ends_of_one_topic_are_found_for_partitions_of_any_number(partitions: list[int]) -> None:
+    made = records(*((TopicPartition("t", number), offset) for offset, number in enumerate(partitions)))
+    last = {TopicPartition("t", number): Position(offset + 1, 7) for offset, number in enumerate(partitions)}
+    assert ends_of(messages_of(made), one_topic=True) == ends_of(messages_of(made)) == last
+
+
 def test_a_record_that_is_out_becomes_a_position_when_it_is_settled() -> None:
     buffer = buffer_of((A, 3), (A, 4), (B, 9))
     assert [record.offset for record in buffer.take(2)] == [3, 4]
