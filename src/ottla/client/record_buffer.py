@@ -174,7 +174,7 @@ def ends_of(messages: list[Message], *, one_topic: bool = False) -> Positions:
 
 
 def _last_of_partitions(messages: list[Message]) -> list[Message]:
-    """The last message of each partition. In bytes C finds them fastest; few topics have numbers above 255."""
+    """The last message of each partition. Bytes are searched fastest; few topics have numbers above 255."""
     try:
         rest = numbers = bytes(map(Message.partition, messages))  # type: ignore[arg-type]
     except (ValueError, TypeError):
