@@ -27,6 +27,8 @@ class Position(NamedTuple):
 
 Positions = dict[TopicPartition, Position]
 
+_FEW_PARTITIONS = 8
+
 
 class RecordBuffer:
     def __init__(self) -> None:
@@ -174,16 +176,23 @@ def ends_of(messages: list[Message], *, one_topic: bool = False) -> Positions:
 
 
 def _last_of_partitions(messages: list[Message]) -> list[Message]:
-    """The last message of each partition. Bytes are searched fastest; few topics have numbers above 255."""
+    """The last message of each partition. Few partitions are found fastest by searching bytes, which hold
+    numbers up to 255."""
     try:
         rest = numbers = bytes(map(Message.partition, messages))  # type: ignore[arg-type]
     except (ValueError, TypeError):
-        return list({message.partition(): message for message in messages}.values())
-    last = []
+        return _last_of_many_partitions(messages)
+    last: list[Message] = []
     while rest:
+        if len(last) == _FEW_PARTITIONS:
+            return _last_of_many_partitions(messages)
         last.append(messages[numbers.rindex(rest[-1])])
         rest = rest.translate(None, rest[-1:])
     return last
+
+
+def _last_of_many_partitions(messages: list[Message]) -> list[Message]:
+    return list(dict(zip(map(Message.partition, messages), messages, strict=True)).values())
 
 
 def place_of(message: Message) -> TopicPartition:

@@ -32,7 +32,7 @@ def buffer_of(*places: tuple[TopicPartition, int]) -> RecordBuffer:
     return buffer
 
 
-@given(st.lists(st.integers(0, 3) | st.integers(250, 260), max_size=40))
+@given(st.lists(st.integers(0, 3) | st.integers(0, 20) | st.integers(250, 260), max_size=40))
 def test_the_ends_of_one_topic_are_found_for_partitions_of_any_number(partitions: list[int]) -> None:
     made = records(*((TopicPartition("t", number), offset) for offset, number in enumerate(partitions)))
     last = {TopicPartition("t", number): Position(offset + 1, 7) for offset, number in enumerate(partitions)}
