@@ -55,7 +55,7 @@ _SECONDS = {_CREATION: 150.0, _RESTARTS: 300.0, _CONTROLLER: 120.0}
 """What a side may take for each, the preparations included."""
 
 
-class _Late(RuntimeError):
+class _TooSlow(RuntimeError):
     """The time for a measure is over."""
 
 
@@ -72,11 +72,11 @@ class _Progress:
         self._measure, self._until = measure, time.monotonic() + _SECONDS[measure]
 
     def left(self, doing: str) -> float:
-        """The seconds left for this; _Late if there are none."""
+        """The seconds left for this; _TooSlow if there are none."""
         self._doing = doing
         left = self._until - time.monotonic()
         if left <= 0:
-            raise _Late("too slow")
+            raise _TooSlow("too slow")
         used = _SECONDS[self._measure] - left
         print(f"{self._name}: {self._measure}: {used:.0f} s: {doing}", file=sys.stderr, flush=True)
         return left
@@ -185,7 +185,7 @@ class _Many:
             for partition in range(_OF_A_TOPIC):
                 producer.produce(topic, b"x" * 200, partition=partition)
         if missing := producer.flush(left):
-            raise _Late(f"{missing} records were not taken")
+            raise _TooSlow(f"{missing} records were not taken")
 
     # -- stops --------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class _Many:
         until = time.monotonic() + self._progress.left(doing)
         while any(map(_runs, side.pids)):
             if time.monotonic() > until:
-                raise _Late("they still run")
+                raise _TooSlow("they still run")
             time.sleep(0.05)
 
     # -- the controller dies ------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class RequestScheduler:
         self._loop = loop
         self._now = now
         self._watchdog = watchdog or Watchdog(loop, now)
-        self._waiting: deque[_Late | _Timer] = deque()
+        self._waiting: deque[_QueuedRequest | _Timer] = deque()
         self._jobs: deque[_Job[Any]] = deque()
         self._later_jobs: deque[_Job[Any]] = deque()
         self._window = 0.0
@@ -112,9 +112,9 @@ class RequestScheduler:
                 self._used += seconds
                 if seconds > STALL_SECONDS:
                     self._watchdog.request_took(seconds, request)
-        late = _Late(self, work, frame if kept else _copy(frame), request, to_the_end)
-        self._put(late)
-        return late.answer
+        queued = _QueuedRequest(self, work, frame if kept else _copy(frame), request, to_the_end)
+        self._put(queued)
+        return queued.answer
 
     def _not_yet(self, work: Work, frame: memoryview, request: Owner | None, to_the_end: bool) -> Answer:
         """There are jobs enough. One more that may be large does not even begin: then it takes no memory."""
@@ -189,7 +189,7 @@ class RequestScheduler:
 
     # -- serving ------------------------------------------------------------------------------------------
 
-    def _put(self, one: _Late | _Timer) -> None:
+    def _put(self, one: _QueuedRequest | _Timer) -> None:
         self._waiting.append(one)
         self._schedule()
 
@@ -318,7 +318,7 @@ def _copy(frame: memoryview) -> memoryview:
     return memoryview(bytearray(frame))
 
 
-class _Late:
+class _QueuedRequest:
     """A queued request. It is handled even if its client has gone: a member that leaves awaits no answer."""
 
     __slots__ = ("_frame", "_scheduler", "_to_the_end", "_work", "answer", "request")
