@@ -18,11 +18,13 @@ import ottla
 from client.consuming import PATIENCE, until
 from ottla.client import (
     ClientError,
+    ClosedError,
     ProducerInterceptor,
     ProducerRecord,
     QueueFullError,
     RecordMetadata,
     SendError,
+    TimedOutError,
     polling,
 )
 from ottla.client.deliveries import send_error
@@ -98,7 +100,7 @@ def test_a_callback_that_finds_the_buffer_full_is_told_at_once_and_holds_nothing
 
 
 def test_ctrl_c_within_a_callback_reaches_the_sender(
-    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """confluent-kafka loses it, and has a SystemError in its place."""
     monkeypatch.setattr(polling, "_STAND_BACK_SECONDS", 2 * PATIENCE)  # so that the sender is called back
@@ -120,6 +122,7 @@ def test_ctrl_c_within_a_callback_reaches_the_sender(
                 while time.monotonic() < deadline:
                     call_back()
     assert came == [threading.main_thread()] * 2
+    assert caplog.text.count("the result of one record may be lost") == 2
 
 
 def test_an_exit_in_a_callback_keeps_no_result_from_others(
@@ -183,9 +186,15 @@ def test_a_callback_does_not_wait_for_the_partitions_of_a_topic(servers: str, to
 def test_a_callback_that_waits_with_a_coroutine_is_refused(servers: str, topic: str) -> None:
     refused: list[object] = []
 
+    async def enter() -> None:
+        async with producer:
+            pass
+
     def wait(_: object) -> None:
         waits: list[Callable[[], Coroutine[Any, Any, object]]] = [
             partial(producer.asend, topic, b"y"),
+            enter,
+            partial(producer.__aexit__, None, None, None),
             producer.aflush,
             producer.aclose,
         ]
@@ -196,7 +205,7 @@ def test_a_callback_that_waits_with_a_coroutine_is_refused(servers: str, topic: 
 
     with ottla.Producer(servers) as producer:
         producer.submit(topic, b"x").add_done_callback(wait)
-        until(lambda: len(refused) == 3, "the callback")
+        until(lambda: len(refused) == 5, "the callback")
 
 
 def test_a_send_that_is_cancelled_while_it_waits_for_space_reaches_on_ack() -> None:
@@ -240,6 +249,49 @@ def test_ctrl_c_while_a_failure_is_noted_does_not_hide_it(monkeypatch: pytest.Mo
         producer.flush(PATIENCE)
     with pytest.raises(SendError, match=r"1 record\(s\) were not written"):
         producer.close()
+
+
+def test_a_producer_that_another_thread_closes_is_waited_for_no_longer_than_asked() -> None:
+    producer = ottla.Producer(NOBODY)
+    producer.submit("t", b"x")
+    closing = threading.Thread(target=producer.close, args=[3])
+    closing.start()
+    until(lambda: producer._buffer.produce is not producer._client.produce, "the other thread")
+    began = time.monotonic()
+    with pytest.raises(TimedOutError, match="another thread is still closing"):
+        producer.close(0.1)
+    assert time.monotonic() - began < 2
+    closing.join(PATIENCE)
+    producer.close(0.1)
+
+
+def test_a_producer_is_closed_whole_although_ctrl_c_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def interrupted() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyboardInterrupt
+        stop_and_wait()
+
+    interceptor = OnAck()
+    producer = ottla.Producer(NOBODY, interceptors=[interceptor])
+    stop_and_wait = producer._buffer._poller.stop_and_wait
+    monkeypatch.setattr(producer._buffer._poller, "stop_and_wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    assert interceptor.times_closed == 1
+    assert not producer._buffer._poller._thread.is_alive()
+    with pytest.raises(RuntimeError, match="closed"):
+        producer._client.flush(0)
+
+
+def test_a_closed_producer_says_so_when_a_partitioner_asks_for_partitions() -> None:
+    producer = ottla.Producer(NOBODY, partitioner=lambda record, key, layout: 0)
+    producer.close()
+    with pytest.raises(ClosedError):
+        producer.send("t", b"x")
 
 
 def test_interceptors_are_closed_once_by_many_threads() -> None:

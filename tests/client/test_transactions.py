@@ -304,6 +304,22 @@ class Interrupted:
             self._client.commit_transaction(timeout)
         raise KeyboardInterrupt
 
+    def abort_transaction(self, timeout: float) -> None:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_a_transaction_is_aborted_ends_the_producer(
+    servers: str, topic: str, identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ottla.Producer(servers, transactional_id=identity) as producer:
+        interrupted = Interrupted(producer._client, committed=False)
+        monkeypatch.setattr(producer._transactions, "_client", interrupted)
+        with pytest.raises(KeyboardInterrupt), producer.transaction():
+            producer.send(topic, b"x")
+            raise ZeroDivisionError
+        with pytest.raises(TransactionError, match="make a new one: an abort was interrupted"):
+            producer.transaction().__enter__()
+
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_consumer_goes_on_at_the_commit_when_the_end_of_a_transaction_is_not_known(

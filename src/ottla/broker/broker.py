@@ -371,8 +371,8 @@ class Broker:
         self._coordinators.follow(self.image)
 
     def _may_be_replaced(self) -> bool:
-        """Whether others may lead what this broker believes to lead."""
-        return self._suspension.is_suspected or self._fencing.is_fenced()
+        """Whether others may lead what this broker believes to lead, or did so a moment ago."""
+        return self._suspension.is_suspected or self._fencing.holds_back()
 
     async def _take_settings(self, change: ImageChange) -> None:
         if any(kind == FEATURES for kind, _ in change.delta.configs):

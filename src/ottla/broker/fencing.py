@@ -43,6 +43,10 @@ class Fencing:
         self._clear_until = now + _TRUST_SECONDS
         return False
 
+    def holds_back(self) -> bool:
+        """Whether it is fenced, or parts that have ended because of it are not told yet to begin again."""
+        return self.is_fenced() or self._was_fenced
+
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._look_on(), name="fencing")
 

@@ -390,9 +390,13 @@ class Producer:
         if self._buffer.closed:
             return
         self._buffer.check_no_callback()
-        with self._closing:
+        if not self._closing.acquire(timeout=max(0.0, timeout)):
+            raise TimedOutError(f"another thread is still closing the producer after {timeout:g} s")
+        try:
             if not self._buffer.closed:
                 self._close(timeout)
+        finally:
+            self._closing.release()
         self._failures.raise_new()
 
     def _close(self, timeout: float) -> None:
@@ -405,9 +409,11 @@ class Producer:
             while self._buffer.flush_slice(deadline) and time.monotonic() < deadline:
                 pass
         finally:  # also on Ctrl-C
-            self._buffer.release()
-            process_life.closed(self)
-            self._outgoing.close()
+            try:
+                self._buffer.release()
+            finally:
+                process_life.closed(self)
+                self._outgoing.close()
 
     async def aclose(self, timeout: float = CLOSE_SECONDS) -> None:
         """`close` from a coroutine."""
@@ -434,6 +440,7 @@ class Producer:
         self._leave(error)
 
     async def __aenter__(self) -> Self:
+        self._buffer.check_no_callback()
         try:
             return await asyncio.to_thread(self.__enter__)
         except asyncio.CancelledError:
@@ -444,6 +451,7 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._buffer.check_no_callback()
         await asyncio.to_thread(self._leave, error)
 
     def _leave(self, error: BaseException | None) -> None:

@@ -181,6 +181,10 @@ class SendBuffer:
         except confluent_kafka.KafkaException as fatal:  # raised once, the records fail one by one after it
             LOG.error("the producer is of no use any more: %s", fatal.args[0].str())
             return len(self._client)
+        except RuntimeError:
+            if self.closed:  # by another thread, a moment ago
+                return 0
+            raise
 
     def check_time(self, deadline: float | None, timeout: float | None) -> None:
         if deadline is not None and time.monotonic() >= deadline:
@@ -201,9 +205,14 @@ class SendBuffer:
             self._client.purge()
             self._poller.call(self._client.flush, _FLUSH_SLICE)
         self.closed = True
-        self._poller.stop_and_wait()
-        if self._transactions is None or self._transactions.is_sound:
-            self._client.close()
+        try:
+            self._poller.stop_and_wait()
+        except BaseException:  # Ctrl-C: nobody may poll when the client is freed
+            self._poller.stop_and_wait()
+            raise
+        finally:
+            if self._transactions is None or self._transactions.is_sound:
+                self._client.close()
 
     def abandon(self) -> None:
         """This process was forked from the buffer's: refuse everything, free nothing."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ottla.client.errors import ClientError, UnknownTopicError, error_from
+from ottla.client.errors import ClientError, ClosedError, UnknownTopicError, error_from
 from ottla.client.librdkafka import confluent_kafka
 from ottla.client.partitioners import TopicLayout
 
@@ -92,6 +92,8 @@ class TopicLayouts:
             )
         except confluent_kafka.KafkaException as failure:
             raise error_from(failure.args[0], doing) from failure
+        except RuntimeError as failure:
+            raise ClosedError(f"{doing}: the producer is closed") from failure
 
 
 def rack_reader(settings: dict[str, Any]) -> Callable[[float], Racks]:

@@ -158,6 +158,10 @@ class TransactionState:
             if self.in_progress:
                 self._end(error)
             LOG.error("%s", error)
+        except BaseException:  # Ctrl-C in the middle: whether it is aborted is not known
+            if self.in_progress:
+                self._end(TransactionError("an abort was interrupted"))
+            raise
 
     def _end(self, error: ClientError) -> None:
         self._ended = error

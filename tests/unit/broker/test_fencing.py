@@ -44,3 +44,15 @@ def test_the_parts_of_the_broker_are_told_once_of_each_change() -> None:
         watched.replaced = replaced
         watched.fencing.look()
         assert watched.changes == changes
+
+
+def test_parts_that_have_ended_are_held_back_until_they_are_told_to_begin_again() -> None:
+    watched = Watched()
+    held_back = []
+    for replaced in (True, False):
+        watched.clock.advance(1000)
+        watched.replaced = replaced
+        held_back.append(watched.fencing.holds_back())
+        watched.fencing.look()
+        held_back.append(watched.fencing.holds_back())
+    assert held_back == [True, True, True, False]
