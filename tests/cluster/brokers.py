@@ -52,6 +52,8 @@ class Cluster:
         self._clients: dict[int, PeerClient] = {}
         self._registries: dict[int, Registry] = {}
         self.brokers: dict[int, Broker] = {}
+        self._ports: dict[int, int] = {}
+        """Where clients find the brokers, also after a restart: a client may know no other address."""
 
     def _sqlite(self) -> Registry:
         # A store of its own for each session, as in a process of its own.
@@ -77,7 +79,7 @@ class Cluster:
         config = BrokerConfig.load(
             overrides={
                 "node.id": str(broker_id),
-                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "listeners": f"PLAINTEXT://127.0.0.1:{self._ports.get(broker_id, 0)}",
                 "log.dirs": str(self._folder / f"broker-{broker_id}"),
                 "group.initial.rebalance.delay.ms": "100",
                 **self._settings,
@@ -91,6 +93,7 @@ class Cluster:
         broker = Broker(config, registry=registry, disk=self._disks.get(broker_id))
         await broker.start()
         self.brokers[broker_id] = broker
+        self._ports[broker_id] = broker.endpoints[0].port
 
     async def stop(self, broker_id: int) -> None:
         """As on SIGTERM."""

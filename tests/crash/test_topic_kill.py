@@ -114,7 +114,8 @@ def run_kills(folder: Path, kills: int) -> None:
     print(f"replay with OTTLA_CRASH_SEED={seed}")
     rng = random.Random(seed)
     changes, moment = Changes(random.Random(seed)), threading.Event()
-    with BrokerProcess(folder) as broker:
+    # A client of another test may come by the port, which was another broker's before.
+    with BrokerProcess(folder, {"auto.create.topics.enable": False}) as broker:
         for _ in range(kills):
             changing = threading.Thread(target=changes.run, args=(broker.bootstrap_servers,))
             changing.start()
