@@ -166,16 +166,21 @@ class Run:
 
     def finish(self, *command: str) -> str:
         """What a program prints that ends by itself."""
-        done = subprocess.run(
+        with subprocess.Popen(
             [self._python, *command],
             cwd=self._folder,
-            env=self._environment,
-            capture_output=True,
+            env={**self._environment, "PYTHONFAULTHANDLER": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=4 * PATIENCE,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=4 * PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)  # it says where it is
+                output, errors = process.communicate()
+        assert process.returncode == 0, errors
+        return output
 
     @contextmanager
     def start(self, *command: str) -> Iterator[subprocess.Popen[str]]:
