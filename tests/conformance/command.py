@@ -184,9 +184,10 @@ class Terminal:
 
     def _read_until(self, done: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + self.limit
+        output = select.poll()  # which takes file descriptors above 1023, too
+        output.register(self._master, select.POLLIN)
         while not done():
-            ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
-            if not ready:
+            if not output.poll(1000 * max(deadline - time.monotonic(), 0)):
                 raise AssertionError(f"no {what or 'end'} within {self.limit:g} s: {self.screen!r}")
             try:
                 data = os.read(self._master, 65_536)

@@ -70,5 +70,5 @@ def _workers_alive(page: int) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
             return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
-    except OSError:  # not there yet, or busy with starting
+    except (OSError, json.JSONDecodeError):  # not there yet, or busy with starting: any path is the page then
         return 0
