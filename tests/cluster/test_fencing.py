@@ -225,6 +225,22 @@ async def test_offsets_that_wait_for_a_commit_may_be_asked_for_again_when_the_co
             await each.close()
 
 
+async def test_coordinators_are_not_held_back_when_the_image_that_ends_the_fencing_starts_them(
+    tmp_path: Path,
+) -> None:
+    """What a coordinator writes while it loads would be refused, and its groups were away for seconds."""
+    async with cluster_in(tmp_path) as cluster:
+        old = await started(cluster)
+        fencing = cluster.brokers[old]._fencing
+        cut = Cut(cluster, old)
+        await cut.begin()
+        await until(lambda: fencing._was_fenced)
+        await fencing.stop()  # it does not look by itself any more
+        cut.end()
+        await until(lambda: not fencing.is_fenced())
+        await until(lambda: not fencing.holds_back())
+
+
 async def test_a_consumer_that_read_from_the_successor_is_sent_back_to_it(tmp_path: Path) -> None:
     """OFFSET_OUT_OF_RANGE would make it begin anew, at the first record or the last."""
     timers = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 200}

@@ -187,6 +187,7 @@ class Broker:
             [
                 self._tell_peers,
                 hosted.fetching.follow,
+                self._look_at_fencing,
                 coordinators.image_changed,
                 hosted.brokers_changed,
                 hosted.disk_reports.follow,
@@ -370,6 +371,11 @@ class Broker:
         self._hosted.wake_all()
         self._coordinators.follow(self.image)
 
+    async def _look_at_fencing(self, change: ImageChange) -> None:
+        """Before coordinators begin again: what they write while they load is refused as long as they are
+        held back."""
+        self._fencing.look()
+
     def _may_be_replaced(self) -> bool:
         """Whether others may lead what this broker believes to lead, or did so a moment ago."""
         return self._suspension.is_suspected or self._fencing.holds_back()
@@ -407,5 +413,6 @@ class Broker:
     async def _make_missing_logs(self) -> None:
         async with self.follower.changing:  # a topic may not be deleted while its log is being made
             await self._hosted.make_missing(self.image)
+            self._fencing.look()
             self._coordinators.follow(self.image)
             self._hosted.disk_reports.look()

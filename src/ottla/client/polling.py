@@ -68,7 +68,7 @@ class Poller:
         except SystemError as error:
             # confluent-kafka loses what a signal's handler raises within a callback, Ctrl-C most of all.
             if _LOST in str(error) and threading.current_thread() is threading.main_thread():
-                LOG.warning("the result of one record may be lost: Ctrl-C came while it was brought")
+                LOG.warning("the result of one record may be lost: Ctrl-C came while librdkafka reported it")
                 raise KeyboardInterrupt from error
             raise
         finally:

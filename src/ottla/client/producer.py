@@ -403,9 +403,9 @@ class Producer:
         deadline = time.monotonic() + timeout
         self._buffer.refuse()
         self._produce = self._buffer.produce
-        if self._transactions is not None and self._transactions.in_progress:
-            self._transactions.abort(None, timeout)
         try:
+            if self._transactions is not None and self._transactions.in_progress:
+                self._transactions.abort(None, timeout)
             while self._buffer.flush_slice(deadline) and time.monotonic() < deadline:
                 pass
         finally:  # also on Ctrl-C

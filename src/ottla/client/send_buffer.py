@@ -197,6 +197,14 @@ class SendBuffer:
         self.produce = _closed
 
     def release(self) -> None:
+        """To the end, also on Ctrl-C."""
+        try:
+            self._give_up_the_rest()
+        finally:
+            self.closed = True
+            self._free()
+
+    def _give_up_the_rest(self) -> None:
         lost = len(self._client)
         if lost:
             LOG.error(
@@ -204,7 +212,8 @@ class SendBuffer:
             )
             self._client.purge()
             self._poller.call(self._client.flush, _FLUSH_SLICE)
-        self.closed = True
+
+    def _free(self) -> None:
         try:
             self._poller.stop_and_wait()
         except BaseException:  # Ctrl-C: nobody may poll when the client is freed
